@@ -1,0 +1,45 @@
+# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, benchmark output in bench/out.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO_SRC = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
+
+.PHONY: install demo test lint bench clean
+
+install: .venv/core
+
+.venv/core: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/test: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+.venv/bench: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@
+
+demo: .venv/core  ## pack this Python's own standard library with BM25
+	$(BIN)/splice build $(DEMO_SRC) --glob '*.py' --min-chars 200 --output demo/stdlib
+	$(BIN)/splice validate demo/stdlib
+	$(BIN)/splice inspect demo/stdlib --example 0
+
+test: .venv/test  ## all tests, then the linter
+	$(BIN)/python -m pytest -n auto
+	$(MAKE) --no-print-directory lint
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tables and JSON into bench/out
+	$(BIN)/python bench/corpus.py
+	$(BIN)/python bench/knn.py --corpus bench/corpus/linux --json bench/out/knn.json
+	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/out/build.json
+	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/out/growth.json --figure bench/out/growth.png
+
+clean:
+	rm -rf .venv demo bench/out build *.egg-info

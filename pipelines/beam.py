@@ -1,0 +1,122 @@
+"""One stage as a Beam pipeline: Create(descriptors) | Reshuffle | ParDo(run task).
+
+Only descriptors of some hundred bytes pass through Beam; documents, indexes and tokens lie in files. Nothing is read
+back from Beam either: what a task did is in its receipt, so any runner that can run a ParDo will do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+
+from splice.errors import BuildFailed, SpliceError
+from splice.task import Task, failure_of, run_task
+
+
+def runner_options(given: Sequence[str], workers: int) -> list[str]:
+    """Beam's options for a build: those given after `--` over the local defaults.
+
+    Locally the tasks are threads of one process: what is dear in them (tokenising, the engine, Parquet) runs without
+    the GIL, an index is mapped once, and nothing is imported twice. Raises SpliceError for an option Beam does not
+    know, which Beam itself would drop in silence.
+    """
+    options = list(given)
+    if not any(option.split("=")[0] == "--runner" for option in options):
+        # Named, because the plain DirectRunner tries to download another runner first.
+        options.append("--runner=FnApiRunner")
+    if _value(options, "--runner") in ("FnApiRunner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"):
+        if _value(options, "--direct_num_workers") is None:
+            options.append(f"--direct_num_workers={workers}")
+        if _value(options, "--direct_running_mode") is None:
+            options.append("--direct_running_mode=in_memory")
+    if given:
+        _refuse_unknown(options)
+    return options
+
+
+def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
+    """Run the tasks that have no receipt and wait. threads: what one task may use inside.
+
+    Raises SpliceError (the task's own, or BuildFailed with task, host and cause) when any of them failed.
+    """
+    for task in tasks:
+        task.error.unlink(missing_ok=True)
+    with _quiet():
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        pipeline = beam.Pipeline(options=PipelineOptions(options))
+        descriptors = [task.to_json() for task in tasks]
+        _ = pipeline | "Tasks" >> beam.Create(descriptors) | beam.Reshuffle() | "Run" >> beam.Map(_run, threads)
+        try:
+            pipeline.run().wait_until_finish()
+        except SpliceError:
+            raise
+        except Exception as error:
+            raise (failure_of(tasks) or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
+    failure = failure_of(tasks)
+    if failure is not None:
+        raise failure
+    lost = [task.name for task in tasks if not task.marker.exists()]
+    if lost:
+        raise BuildFailed(
+            f"the runner ended without an error, but {len(lost)} of {len(tasks)} {tasks[0].stage} tasks left no receipt "
+            f"(first: {lost[0]}); run the same command again to go on"
+        )
+
+
+def _run(descriptor: dict, threads: int) -> str:
+    task = Task(**descriptor)
+    run_task(task, threads)
+    return task.name
+
+
+def _value(options: Sequence[str], name: str) -> str | None:
+    for i, option in enumerate(options):
+        if option == name:
+            return options[i + 1] if i + 1 < len(options) else ""
+        if option.startswith(name + "="):
+            return option.split("=", 1)[1]
+    return None
+
+
+def _refuse_unknown(options: list[str]) -> None:
+    import difflib
+
+    with _quiet():
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        if "dask" in (_value(options, "--runner") or "").lower():
+            from apache_beam.runners.dask import dask_runner  # noqa: F401 - registers its options
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for kind in PipelineOptions.__subclasses__():
+        with contextlib.suppress(argparse.ArgumentError):
+            kind._add_argparse_args(parser)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            _, unknown = parser.parse_known_args(options)
+    except SystemExit:
+        raise SpliceError(f"after `--`: {said.getvalue().strip().splitlines()[-1]}") from None
+    if unknown:
+        name = unknown[0].split("=")[0]
+        known = [option for action in parser._actions for option in action.option_strings]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise SpliceError(f"after `--`: Beam has no option {name}{hint} (splice's own options go before `--`)")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Beam warns at import of extras that no build uses; errors still come through as exceptions."""
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    logging.getLogger("root").setLevel(logging.ERROR)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

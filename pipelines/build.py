@@ -1,0 +1,403 @@
+"""`splice build`: the stages in order, each reused where its inputs and settings did not change.
+
+    WORK/ingest-FP/   read/ assign/ tokenizer/ packs/ documents/      by sources, filters, tokenizer, packs
+    WORK/link-FP/     index/ graph/                                   by ingest and retriever
+    WORK/walk-FP/     plan/                                           by link, k, length, order, policies, seed
+    OUTPUT/data/      the shards                                      by walk and shard size
+
+FP is a fingerprint of the settings and of everything before, so several builds share a work directory, and what an
+interrupted build left is found again by its markers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from splice import __version__
+from splice.errors import BuildFailed, SpliceError
+from splice.files import link_or_copy, read_json, replacing, sweep, write_json
+from splice.ledger import imbalances, make_ledger
+from splice.pipelines.beam import run_tasks, runner_options
+from splice.pipelines.lock import locked
+from splice.pipelines.progress import StageProgress
+from splice.pipelines.supervise import WorkerWatch
+from splice.settings import BuildSettings
+from splice.sources import SourceSettings, Unit, fingerprint, plan_units
+from splice.store.manifest import MANIFEST
+from splice.task import Receipt, Task
+
+SEARCH_BLOCK = 1024  # documents of one search task
+
+
+@dataclass
+class StageTime:
+    """What a stage cost in this run. reused: every task had its receipt already."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    tasks: int = 0
+    reused: bool = True
+
+
+@dataclass
+class Run:
+    """One run of the driver: how tasks are run, and what the stages took."""
+
+    settings: BuildSettings
+    options: list[str]
+    console: Console
+    stages: dict[str, StageTime] = field(default_factory=dict)
+
+    def stage(self, name: str, tasks: list[Task], weights: Sequence[int]) -> list[Receipt]:
+        """Run what has no receipt yet; the receipts of all tasks, in order."""
+        times = self.stages.setdefault(name, StageTime())
+        todo = [(task, weight) for task, weight in zip(tasks, weights, strict=True) if read_json(task.marker) is None]
+        times.tasks += len(todo)
+        if todo:
+            times.reused = False
+            workers = self.settings.worker_count
+            threads = max(1, workers // len(todo))
+            wall, cpu = time.monotonic(), _cpu_seconds()
+            waiting = [task for task, _ in todo]
+            with StageProgress(self.console, name, waiting, [w for _, w in todo]), WorkerWatch(name):
+                run_tasks(waiting, self.options, threads)
+            times.wall_seconds += time.monotonic() - wall
+            times.cpu_seconds += _cpu_seconds() - cpu
+        return [read_json(task.marker) for task in tasks]
+
+
+def build(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> dict[str, Any]:
+    """Build the dataset `settings` describe; gives its manifest. Raises SpliceError, before any work where it can."""
+    assert settings.output is not None
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)
+    options = runner_options(beam_options, settings.worker_count)
+    output = settings.output.absolute()
+    work = (settings.work or output / "work").absolute()
+    started = time.monotonic(), _cpu_seconds()
+    units = plan_units(settings.sources, source_settings(settings))
+    inputs = hashlib.sha256(f"{fingerprint(units)} {_tokenizer_hash(settings)}".encode()).hexdigest()[:16]
+    directories = stage_directories(settings, inputs, work)
+    with ExitStack() as stack:
+        claim(settings, directories["write"], output)
+        stack.enter_context(locked(output))
+        stack.enter_context(locked(work))
+        manifest = finished(output, directories["write"])
+        if manifest is not None:
+            console.print(f"{output}: complete already, nothing to do")
+            return manifest
+        for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
+            sweep(directory)
+        run = Run(settings, options, console)
+        run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
+        ingested = ingest(run, units, directories["ingest"])
+        starts = link(run, ingested, directories)
+        plans = plan(run, ingested, starts, directories)
+        shards = write(run, ingested, plans, directories, output)
+        return finish(run, ingested, plans, shards, directories, output, started)
+
+
+def source_settings(settings: BuildSettings) -> SourceSettings:
+    """What of the settings the sources and filters need."""
+    names = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
+    return SourceSettings(glob=tuple(settings.glob), **{name: getattr(settings, name) for name in names})
+
+
+def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[str, Path]:
+    """Stage -> its directory, named by its fingerprint; "write" names nothing on disk but the whole build."""
+    directories = {}
+    for stage in ("ingest", "link", "walk", "write"):
+        inputs = settings.fingerprint(stage, inputs)
+        directories[stage] = work / f"{stage}-{inputs}"
+    return directories
+
+
+def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
+    """Mark `output` as this build's. Raises SpliceError when it holds another build, or files of someone else."""
+    path = output / "build.json"
+    mine = {"build": build_directory.name, "settings": settings.model_dump(mode="json", exclude={"output", "work", "workers"})}
+    held = read_json(path)
+    if held is None:
+        strange = [p.name for p in output.iterdir() if p.name not in ("work", ".lock")] if output.is_dir() else []
+        if strange:
+            raise SpliceError(f"{output}: not empty (holds {strange[0]}) and no build of splice; give another --output")
+        write_json(path, mine)
+    elif held["build"] != mine["build"]:
+        theirs = held["settings"]
+        changed = [f"{n}: {theirs.get(n)} there, {v} asked" for n, v in mine["settings"].items() if theirs.get(n) != v]
+        raise SpliceError(
+            f"{output}: holds a build with other "
+            + (f"settings ({'; '.join(changed[:4])})" if changed else "input: its source files have changed since")
+            + ". Give another --output (--work shares what both have in common), or remove the directory"
+        )
+
+
+def finished(output: Path, build_directory: Path) -> dict[str, Any] | None:
+    """The manifest of a build that is complete, or None."""
+    manifest = read_json(output / MANIFEST)
+    if manifest is None or manifest["build"] != build_directory.name:
+        return None
+    sizes = {shard["file"]: shard["bytes"] for shard in manifest["shards"]}
+    whole = all(_size(output / "data" / name) == size for name, size in sizes.items())
+    return manifest if whole else None
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What ingest leaves for the stages after it. parts: per pack the number of its files; documents: per pack."""
+
+    directory: Path
+    read: list[Receipt]
+    assigned: Receipt
+    tokenizer: Receipt
+    tokenised: list[Receipt]
+    parts: list[int]
+    documents: list[int]
+
+
+def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
+    """Read, filter and deduplicate the sources, assign packs, settle the tokenizer, tokenise."""
+    s = run.settings
+    source = asdict(source_settings(s))
+    reads = [
+        Task("read", f"{i:05d}", str(directory), {"unit": u.to_dict(), "number": i, "settings": source, "strict": s.strict})
+        for i, u in enumerate(units)
+    ]
+    read = run.stage("read", reads, [unit.bytes for unit in units])
+    assign_args = {
+        "units": [[receipt["source"], receipt["kept"]] for receipt in read],
+        **{name: getattr(s, name) for name in ("dedup", "pack_documents", "max_repo_bytes")},
+    }
+    assigned = run.stage("assign", [Task("assign", "all", str(directory), assign_args)], [1])[0]
+    spec = {"tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
+    tokenizer = run.stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [1])[0]
+    for which in ("bos", "eos"):
+        _separator(which, s, tokenizer)
+    shared = {"sources": [unit.source for unit in units], "backend": tokenizer["backend"]}
+    cuts = [(p, n, *part) for p, parts in enumerate(assigned["packs"]) for n, part in enumerate(parts)]
+    tasks = [
+        Task("tokenise", f"{p:05d}-{n:04d}", str(directory), {"pack": p, "part": n, "start": a, "stop": b, **shared})
+        for p, n, a, b, _ in cuts
+    ]
+    tokenised = run.stage("tokenise", tasks, [size for *_, size in cuts])
+    for leftover in (directory / "read").glob("*.arrow"):  # every document is in a pack or in refused.parquet
+        leftover.unlink()
+    sizes = [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]]
+    return Ingested(directory, read, assigned, tokenizer, tokenised, [len(p) for p in assigned["packs"]], sizes)
+
+
+def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[list[int]] | None:
+    """Index every pack and find all documents' neighbours; the graph's blocks per pack. None: no graph is needed."""
+    s = run.settings
+    if s.retriever == "random":
+        return None
+    base = {"ingest": str(ingested.directory)}
+    bm25 = {name: getattr(s, name) for name in ("k1", "b", "query_tf", "max_df")}
+    directory = str(directories["link"])
+    indexes = [
+        Task("index", f"{p:05d}", directory, {**base, "pack": p, "parts": parts, "bm25": bm25})
+        for p, parts in enumerate(ingested.parts)
+    ]
+    run.stage("index", indexes, ingested.documents)
+    starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents]
+    blocks = [(p, a, min(a + SEARCH_BLOCK, ingested.documents[p])) for p, block in enumerate(starts) for a in block]
+    tasks = [
+        Task("search", f"{p:05d}-{a:08d}", directory, {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours})
+        for p, a, b in blocks
+    ]
+    run.stage("search", tasks, [b - a for _, a, b in blocks])
+    return starts
+
+
+def plan(
+    run: Run, ingested: Ingested, starts: list[list[int]] | None, directories: dict[str, Path]
+) -> list[Receipt]:
+    """Walk every pack's graph."""
+    s = run.settings
+    walk = {name: getattr(s, name) for name in ("k", "length", "order", "exhausted", "tail", "seed")}
+    shared = {
+        "ingest": str(ingested.directory),
+        "link": None if starts is None else str(directories["link"]),
+        "before": int(_separator("bos", s, ingested.tokenizer) is not None),
+        "after": int(_separator("eos", s, ingested.tokenizer) is not None),
+        "walk": walk,
+    }
+    tasks = [
+        Task("plan", f"{p:05d}", str(directories["walk"]), {**shared, "pack": p, "parts": n, "starts": starts and starts[p]})
+        for p, n in enumerate(ingested.parts)
+    ]
+    return run.stage("walk", tasks, ingested.documents)
+
+
+def write(
+    run: Run, ingested: Ingested, plans: list[Receipt], directories: dict[str, Path], output: Path
+) -> list[Receipt]:
+    """Write the shards."""
+    s = run.settings
+    examples = sum(receipt["examples"] for receipt in plans)
+    per_shard = max(1, s.shard_tokens // s.length)
+    count = max(1, -(-examples // per_shard))
+    shared = {
+        "ingest": str(ingested.directory),
+        "walk": str(directories["walk"]),
+        "output": str(output),
+        "packs": [[n, receipt["examples"]] for n, receipt in zip(ingested.parts, plans, strict=True)],
+        "seed": s.seed,
+        "length": s.length,
+        "bos_id": _separator("bos", s, ingested.tokenizer),
+        "eos_id": _separator("eos", s, ingested.tokenizer),
+        "pad_id": ingested.tokenizer["pad_id"],
+        "retriever": s.retriever,
+    }
+    edges = [examples * i // count for i in range(count + 1)]  # shards of equal size: none is left nearly empty
+    tasks = [
+        Task(
+            "write",
+            f"{i:05d}",
+            str(output / ".write"),
+            {**shared, "start": a, "stop": b, "file": f"train-{i:05d}-of-{count:05d}.parquet"},
+        )
+        for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+    ]
+    for task in tasks:  # a shard that was removed by hand is written again
+        if not (output / "data" / task.args["file"]).is_file():
+            task.marker.unlink(missing_ok=True)
+    return run.stage("write", tasks, [b - a for a, b in zip(edges[:-1], edges[1:], strict=True)])
+
+
+def finish(
+    run: Run,
+    ingested: Ingested,
+    plans: list[Receipt],
+    shards: list[Receipt],
+    directories: dict[str, Path],
+    output: Path,
+    started: tuple[float, float],
+) -> dict[str, Any]:
+    """Gather plan, graph, documents, tokenizer and quarantine beside the shards, balance the ledger, write the manifest."""
+    s = run.settings
+    ledger = make_ledger(s.length, ingested.read, _refused(ingested.directory), ingested.tokenised, plans, shards)
+    wrong = imbalances(ledger)
+    if wrong:
+        raise BuildFailed("the ledger does not balance, which is a fault of splice: " + "; ".join(wrong))
+    _keep(directories["walk"] / "plan", output / "plan")
+    _keep(directories["link"] / "graph", output / "graph")
+    _keep(ingested.directory / "documents", output / "documents")
+    _keep(ingested.directory / "tokenizer", output / "tokenizer")
+    link_or_copy(ingested.directory / "assign" / "refused.parquet", output / "documents" / "refused.parquet")
+    _gather_quarantine(ingested.directory / "read", output / "quarantine.jsonl")
+    steps, control = (sum(p[name] for p in plans) for name in ("steps", "control_pairs"))
+    manifest = {
+        "splice": __version__,
+        "build": directories["write"].name,
+        "settings": {**s.model_dump(mode="json", exclude={"output", "work", "workers"})},
+        "versions": _versions(),
+        "input_hash": ingested.assigned["hash"],
+        "tokenizer": ingested.tokenizer,
+        "join": {"bos_id": _separator("bos", s, ingested.tokenizer), "eos_id": _separator("eos", s, ingested.tokenizer)},
+        "packs": [
+            {"documents": n, "parts": parts, "examples": p["examples"]}
+            for n, parts, p in zip(ingested.documents, ingested.parts, plans, strict=True)
+        ],
+        "scores": {
+            "steps": steps,
+            "mean_step": sum(p["step_score_sum"] for p in plans) / steps if steps else None,
+            "control_pairs": control,
+            "mean_control": sum(p["control_score_sum"] for p in plans) / control if control else None,
+            "fallbacks": sum(p["fallbacks"] for p in plans),
+            "renewed": sum(p["renewed"] for p in plans),
+        },
+        "ledger": ledger,
+        "shards": [{name: shard[name] for name in ("file", "examples", "bytes", "sha256")} for shard in shards],
+        "run": {
+            "workers": s.worker_count,
+            "wall_seconds": round(time.monotonic() - started[0], 3),
+            "cpu_seconds": round(_cpu_seconds() - started[1], 3),
+            "peak_rss_bytes": _peak_rss_bytes(),
+            "stages": {name: asdict(times) for name, times in run.stages.items()},
+        },
+    }
+    write_json(output / MANIFEST, manifest)
+    shutil.rmtree(output / ".write", ignore_errors=True)
+    return manifest
+
+
+def _separator(which: str, settings: BuildSettings, tokenizer: Receipt) -> int | None:
+    """The id of the special token that `join` writes before (bos) or after (eos) a document, or None."""
+    if which not in settings.join:
+        return None
+    number = tokenizer[f"{which}_id"]
+    if number is None:
+        raise SpliceError(
+            f"tokenizer {tokenizer['name']} has no {which.upper()} token, which --join {settings.join} asks for; "
+            "choose another --join"
+        )
+    return number
+
+
+def _refused(directory: Path) -> Counter[tuple[str, str]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(directory / "assign" / "refused.parquet", columns=["source", "reason"])
+    return Counter(zip(table.column("source").to_pylist(), table.column("reason").to_pylist(), strict=True))
+
+
+def _keep(source: Path, target: Path) -> None:
+    """Link every file of `source` into `target`, which then holds these and nothing else."""
+    names = {path.name for path in source.iterdir()} if source.is_dir() else set()
+    for stale in target.iterdir() if target.is_dir() else ():
+        if stale.name not in names and stale.name != "refused.parquet":
+            stale.unlink()
+    for name in sorted(names):
+        link_or_copy(source / name, target / name)
+
+
+def _gather_quarantine(directory: Path, target: Path) -> None:
+    with replacing(target) as temporary, open(temporary, "wb") as out:
+        for path in sorted(directory.glob("*.quarantine.jsonl")):
+            out.write(path.read_bytes())
+
+
+def _tokenizer_hash(settings: BuildSettings) -> str:
+    """A content hash of a tokenizer given by path, so that a changed file is a changed input."""
+    if settings.tokenizer is None or not Path(settings.tokenizer).exists():
+        return settings.tokenizer or ""
+    path = Path(settings.tokenizer)
+    files = sorted(p for p in path.iterdir() if p.is_file() and p.stat().st_size < 2**28) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("apache-beam", "gigatoken", "numba", "numpy", "pyarrow", "tokenizers")}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _cpu_seconds() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    )
+
+
+def _peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,43 @@
+"""One driver at a time on a directory: a lock that the system lets go of when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from splice.errors import BuildFailed
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold `directory` for one build. Raises BuildFailed with who holds it when another build does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / ".lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BuildFailed(
+                f"{directory}: another build is working here ({_holder(path)}); wait for it, or give another directory"
+            ) from None
+        holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError):
+        return "its holder is not named"

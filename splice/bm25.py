@@ -1,0 +1,228 @@
+"""Exact BM25 neighbours of whole documents: every document is a query against all others of its pack.
+
+The score is Lucene's: the sum over the terms t of both documents of f(tf of t in q) idf(t) tf (k1 + 1) / (tf + norm(d)), with
+norm(d) = k1 (1 - b + b length(d) / average length) and idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)). Equal terms of a query are
+merged. `splice.words` finds the words, `splice.postings` counts them, `splice.topk` ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xxhash
+
+from .errors import SpliceError
+from .postings import BLOCK, Counts, Postings, count_corpus, local_dfs, take, transpose
+from .topk import (
+    QUERY_TF,
+    STRIP,
+    Head,
+    Model,
+    aligned,
+    build_head,
+    exact_scores,
+    rank_batch,
+    rank_one,
+    set_factors,
+)
+
+FORMAT = 1
+HEAD_BYTES = 512 << 20  # the most that the dense rows may take
+HEAD_SHARE = 0.05  # a term of more than this share of the documents gets a dense row
+SUMS_BYTES = 32 << 20  # score buffer of a thread: 128 queries x 65,536 documents
+MOST_QUERIES = 512  # of a batch
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """k1, b: BM25's parameters. query_tf: how a term's count in the query weighs. max_df: terms of more than this share of the
+    documents are ignored (they still count in a document's length)."""
+
+    k1: float = 1.5
+    b: float = 0.75
+    query_tf: Literal["linear", "sqrt", "binary"] = "linear"
+    max_df: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.k1) and self.k1 >= 0):
+            raise SpliceError(f"BM25's k1 is {self.k1}; it must be a number of at least 0 (usually 1.2 to 2)")
+        if not 0 <= self.b <= 1:
+            raise SpliceError(f"BM25's b is {self.b}; it must lie between 0 and 1 (usually 0.75)")
+        if self.query_tf not in QUERY_TF:
+            raise SpliceError(f"BM25's query_tf is {self.query_tf!r}; it must be one of {', '.join(QUERY_TF)}")
+        if not 0 < self.max_df <= 1:
+            raise SpliceError(f"BM25's max_df is {self.max_df}; it is a share of the documents, above 0 and at most 1")
+
+
+class Bm25Index:
+    """The documents of a pack, each ready to be a query against the others. Safe to use from several threads."""
+
+    def __init__(self, counts: Counts, settings: Bm25Settings, corpus_documents: int, corpus_words: int) -> None:
+        """`corpus_documents` and `corpus_words`: of the corpus that idf and the average length are taken from."""
+        self.settings = settings
+        self.n_documents = len(counts.lengths)
+        self._counts = counts
+        self._corpus = corpus_documents, corpus_words
+        self._lock = threading.RLock()
+
+    @classmethod
+    def build(
+        cls, texts: Sequence[tuple[np.ndarray, np.ndarray]], settings: Bm25Settings, threads: int = 1
+    ) -> Bm25Index:
+        """Index texts: chunks in order, each (data uint8 [bytes], offsets int32 or int64 [n + 1]), Arrow's binary layout.
+
+        Documents are numbered through all chunks. The index does not depend on `threads` or on the cut into chunks.
+        """
+        counts = count_corpus(texts, settings.max_df, max(1, threads))
+        return cls(counts, settings, len(counts.lengths), int(counts.lengths.sum(dtype=np.int64)))
+
+    @cached_property
+    def _model(self) -> Model:
+        n, words = self._corpus
+        k1, b = float(self.settings.k1), float(self.settings.b)
+        dfs = self._counts.dfs.astype(np.float64)
+        lengths = self._counts.lengths.astype(np.float64)
+        norms = k1 * (1.0 - b + b * (lengths / (words / n))) if words else np.full(self.n_documents, k1)
+        return Model(np.log(1.0 + (n - dfs + 0.5) / (dfs + 0.5)), norms, k1, QUERY_TF[self.settings.query_tf])
+
+    @cached_property
+    def _postings(self) -> Postings:
+        return transpose(self._counts, self._model.idf, self._model.norms, self._model.k1)
+
+    @cached_property
+    def _head(self) -> Head:
+        dfs = local_dfs(self._counts)
+        most = HEAD_BYTES // (4 * STRIP * max(1, -(-self.n_documents // STRIP)))
+        terms = np.flatnonzero(dfs > HEAD_SHARE * self.n_documents)
+        terms = np.sort(terms[np.argsort(-dfs[terms], kind="stable")[:most]])
+        return build_head(self._counts, self._model, terms)
+
+    def neighbours(self, queries: np.ndarray, m: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The m best other documents of each query document that score above 0, ties by document number.
+
+        Args: queries, document numbers [Q]. Gives: documents int32 [Q, m], -1 where there are fewer; scores float64 [Q, m].
+        """
+        queries = np.ascontiguousarray(queries, np.int64)
+        documents, scores = np.full((len(queries), m), -1, np.int32), np.zeros((len(queries), m), np.float64)
+        if not len(queries) or m < 1:
+            return documents, scores
+        with self._lock:
+            postings, head = self._postings, self._head
+        columns = min(BLOCK, -(-self.n_documents // STRIP) * STRIP)
+        size = max(1, min(MOST_QUERIES, SUMS_BYTES // (4 * columns), -(-len(queries) // threads)))
+        starts = iter(range(0, len(queries), size))
+
+        def work() -> None:
+            sums, factors = aligned((size, columns)), np.zeros(len(self._counts.dfs))
+            while True:
+                with self._lock:
+                    start = next(starts, None)
+                if start is None:
+                    return
+                batch = slice(start, start + size)
+                documents[batch], scores[batch], proved = rank_batch(
+                    queries[batch], m, self._counts, self._model, postings, head, sums, factors
+                )
+                for i in start + np.flatnonzero(~proved):
+                    allowed = np.ones(self.n_documents, np.bool_)
+                    allowed[queries[i]] = False
+                    found = rank_one(int(queries[i]), m, allowed, self._counts, self._model, postings, factors)
+                    documents[i, : len(found[0])], scores[i, : len(found[0])] = found
+
+        if threads <= 1:
+            work()
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                for done in [pool.submit(work) for _ in range(threads)]:
+                    done.result()
+        return documents, scores
+
+    def best_unused(self, query: int, k: int, unused: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The k best documents among those with unused[d] (bool [N]) and d != query: documents int32 and scores float64, up to k."""
+        allowed = np.array(unused, np.bool_)
+        allowed[query] = False
+        with self._lock:
+            postings = self._postings
+        factors = np.zeros(len(self._counts.dfs))
+        return rank_one(int(query), k, allowed, self._counts, self._model, postings, factors)
+
+    def pair_scores(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """float64 [P]: the scores of the pairs (queries[i], documents[i]).
+
+        The words that only one document of the corpus has are not in the index, so a document's score for itself lacks them.
+        """
+        queries, documents = np.broadcast_arrays(np.asarray(queries, np.int64), np.asarray(documents, np.int64))
+        scores = np.zeros(len(queries))
+        factors = np.zeros(len(self._counts.dfs))
+        arrays = self._counts.document_ends, self._counts.terms, self._counts.tfs
+        order = np.argsort(queries, kind="stable")
+        cuts = np.flatnonzero(np.diff(queries[order])) + 1
+        for pairs in np.split(order, cuts) if len(order) else []:
+            query = int(queries[pairs[0]])
+            found = np.empty(len(pairs))
+            set_factors(*arrays, self._model.idf, self._model.query_tf, query, factors, False)
+            exact_scores(
+                *arrays, self._model.norms, self._model.k1, documents[pairs].astype(np.int32), factors, found
+            )
+            set_factors(*arrays, self._model.idf, self._model.query_tf, query, factors, True)
+            scores[pairs] = found
+        return scores
+
+    def subset(self, documents: np.ndarray) -> Bm25Index:
+        """An index of some documents (ascending numbers), numbered 0..len - 1 in that order, whose scores equal this index's."""
+        counts = take(self._counts, np.ascontiguousarray(documents, np.int64))
+        return Bm25Index(counts, self.settings, *self._corpus)
+
+    def save(self, directory: Path) -> None:
+        """Write the index: one .npy file an array and index.json, last, with their checksums. Equal indexes give equal bytes."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        checksums = {}
+        for name, array in vars(self._counts).items():
+            np.save(directory / f"{name}.npy", array, allow_pickle=False)
+            checksums[name] = _checksum(array)
+        n, words = self._corpus
+        facts = {
+            "format": FORMAT,
+            "settings": asdict(self.settings),
+            "corpus_documents": n,
+            "corpus_words": words,
+            "checksums": checksums,
+        }
+        (directory / "index.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, directory: Path) -> Bm25Index:
+        """Open a saved index, its arrays memory-mapped. Raises SpliceError where a file is missing or damaged."""
+        directory = Path(directory)
+        remedy = "the index is not complete or was damaged; delete its directory and run the link stage again"
+        path = directory / "index.json"
+        try:
+            facts = json.loads(path.read_text())
+            if facts["format"] != FORMAT:
+                raise SpliceError(f"{path}: format {facts['format']}, this version reads {FORMAT}; link again")
+            settings = Bm25Settings(**facts["settings"])
+            corpus = int(facts["corpus_documents"]), int(facts["corpus_words"])
+            arrays = {}
+            for name, checksum in facts["checksums"].items():
+                path = directory / f"{name}.npy"
+                arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+                if _checksum(arrays[name]) != checksum:
+                    raise ValueError("its checksum is not the one in index.json")
+            path = directory / "index.json"
+            return cls(Counts(**arrays), settings, *corpus)
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise SpliceError(f"{path}: {error}; {remedy}") from error
+
+
+def _checksum(array: np.ndarray) -> str:
+    return f"{array.dtype.str}:{len(array)}:{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array))}"

@@ -1,0 +1,169 @@
+"""The command line: splice build, validate, inspect. Other rooms are imported only when their command runs."""
+
+from __future__ import annotations
+
+import inspect as signatures
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from splice.errors import SpliceError
+from splice.settings import choices, fields, resolve
+
+app = typer.Typer(
+    name="splice",
+    help="Pack mutually relevant documents into long-context training examples (SPLiCe).",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+BUILD_HELP = """Pack a corpus into examples of L tokens: read, link, walk, write.
+
+Run it again after any interruption and it goes on where it stopped. Options for the Beam runner follow after `--`:
+splice build SRC --output out -- --runner=FnApiRunner --direct_running_mode=multi_processing
+"""
+
+_beam_options: list[str] = []  # what stands after `--`, taken off before typer sees the command line
+
+
+def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
+    from rich.console import Console
+
+    settings = resolve(flags, config)
+    console = Console()
+    if dry_run:
+        from splice.estimate import show_dry_run
+
+        show_dry_run(settings, _beam_options, console)
+        return
+    from splice.pipelines.build import build
+    from splice.pipelines.summary import show_summary
+
+    show_summary(build(settings, _beam_options, console), settings, console)
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Give `function` a typer option for every setting, in the settings' words; None where the flag is not given."""
+    parameters = [
+        _parameter(
+            "dry_run",
+            Annotated[bool, typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel="Where")],
+            False,
+        ),
+        _parameter(
+            "config",
+            Annotated[
+                Path | None,
+                typer.Option(help="YAML file with the same names; flags override it", rich_help_panel="Where"),
+            ],
+            None,
+        ),
+    ]
+    for name, setting in fields().items():
+        if name == "sources":
+            kind: Any = Annotated[
+                list[str] | None, typer.Argument(metavar="[SRC]...", help=setting["help"], show_default=False)
+            ]
+        else:
+            default = setting["default"]
+            shown = f" [dim]({default})[/]" if default not in (None, [], False) else ""
+            option = typer.Option(help=setting["help"] + shown, show_default=False, rich_help_panel=setting["panel"])
+            kind = Annotated[_flag_type(setting["annotation"]), option]
+        parameters.append(_parameter(name, kind, None))
+
+    def command(**flags: Any) -> None:
+        function(**flags)
+
+    command.__signature__ = signatures.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = BUILD_HELP
+    return command
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> signatures.Parameter:
+    return signatures.Parameter(name, signatures.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _flag_type(annotation: Any) -> Any:
+    values = choices(annotation)
+    kind = Literal[values] if values else annotation
+    return kind | None
+
+
+app.command("build")(_with_settings(_build))
+
+
+@app.command()
+def validate(
+    dataset: Annotated[Path, typer.Argument(help="the --output of a build")],
+) -> None:
+    """Prove the ledger, the checksums and the invariants from the files; exit 1 says what fails."""
+    from rich.console import Console
+
+    from splice.validate import show_validation
+
+    if not show_validation(dataset, Console()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def inspect(
+    dataset: Annotated[Path, typer.Argument(help="the --output of a build")],
+    example: Annotated[int, typer.Option(help="which example, in stored order; negative counts from the end")] = 0,
+) -> None:
+    """Show one example: its documents, parents, scores, token ranges and first lines of text."""
+    from rich.console import Console
+
+    from splice.inspect import show_example
+
+    show_example(dataset, example, Console())
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
+) -> None:
+    if version:
+        from splice import __version__
+
+        typer.echo(f"splice {__version__}")
+        raise typer.Exit
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line in this process; gives the exit code. Errors a user can mend are one message on stderr."""
+    global _beam_options
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    _beam_options = arguments[cut + 1 :]
+    try:
+        app(arguments[:cut], standalone_mode=True)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except SpliceError as error:
+        print(f"splice: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("splice: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def main() -> None:
+    """The `splice` command. A build runs under supervision, so that one that is killed still ends in a sentence."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["build"] and "--help" not in arguments:
+        from splice.pipelines.supervise import supervised
+
+        sys.exit(supervised(lambda: run(arguments)))
+    sys.exit(run(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`splice build --dry-run`: the resolved settings, and what the build will about take.
+
+The rates are those of bench/build.py on one core of an AMD EPYC (2.6 GHz base) machine; the estimate is meant to tell
+minutes from days, not to be exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from splice.settings import BuildSettings
+
+START_CPU_SECONDS = 5.0  # interpreter, Beam, tokenizer: paid once
+READ_CPU_SECONDS_PER_FILE = 60e-6
+CPU_SECONDS_PER_MB = 0.045  # read, filter, hash, tokenise, index, write
+SEARCH_CPU_SECONDS = 9.0e-9  # per pair of a query and a document of its pack, at 700 words a document
+WALK_CPU_SECONDS_PER_DOCUMENT = 100e-6
+BYTES_PER_DOCUMENT = 7_000  # where a source does not say how many documents it holds
+BYTES_PER_TOKEN = 2.7
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build will about take: documents, packs, tokens, CPU seconds, bytes of memory and of disk."""
+
+    documents: int
+    packs: int
+    text_bytes: int
+    tokens: int
+    cpu_seconds: float
+    memory_bytes: int
+    disk_bytes: int
+
+
+def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: int) -> Estimate:
+    """From the size of the input. Memory is the pack's (text, index and one float per document and query of a batch)."""
+    packs = max(1, -(-documents // settings.pack_documents))
+    per_pack = documents / packs
+    cpu = START_CPU_SECONDS + files * READ_CPU_SECONDS_PER_FILE + text_bytes / 1e6 * CPU_SECONDS_PER_MB
+    if settings.retriever == "bm25":
+        cpu += documents * per_pack * SEARCH_CPU_SECONDS + documents * WALK_CPU_SECONDS_PER_DOCUMENT
+    memory = 400 * 2**20 + int(text_bytes / packs * 1.5 + per_pack * 4 * (128 * settings.worker_count + 600))
+    tokens = int(text_bytes / BYTES_PER_TOKEN)
+    return Estimate(documents, packs, text_bytes, tokens, cpu, memory, int(text_bytes * 1.1 + tokens * 3.2))
+
+
+def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> None:
+    """Print the settings as YAML (it can be saved and given to --config) and the estimate. Raises as the build would."""
+    from splice.pipelines.beam import runner_options
+    from splice.pipelines.build import source_settings
+    from splice.sources import plan_units
+
+    options = runner_options(beam_options, settings.worker_count)
+    units = plan_units(settings.sources, source_settings(settings))
+    files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
+    text_bytes = sum(unit.bytes for unit in units)
+    documents = files + sum(max(1, unit.bytes // BYTES_PER_DOCUMENT) for unit in units if unit.kind != "tree")
+    e = estimate(settings, files, documents, text_bytes)
+    console.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), highlight=False, end="")
+    console.print(f"# runner: {' '.join(options)}", highlight=False)
+    table = Table(title="about what it will take, before filters", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("sources, read tasks", f"{len({u.source for u in units})}, {len(units)}"),
+        ("documents", f"{e.documents:,}"),
+        ("text", f"{e.text_bytes / 1e6:,.0f} MB"),
+        ("tokens", f"{e.tokens:,}"),
+        ("packs", f"{e.packs:,}"),
+        ("CPU time", f"{e.cpu_seconds:,.0f} s ({e.cpu_seconds / settings.worker_count:,.0f} s on {settings.worker_count} workers)"),
+        ("memory", f"{e.memory_bytes / 2**30:.1f} GiB"),
+        ("disk, work included", f"{e.disk_bytes / 2**30:.1f} GiB"),
+    ):
+        table.add_row(name, value)
+    console.print(table)

@@ -1,0 +1,84 @@
+"""Files that appear whole or not at all: temporary name, fsync, rename, then a marker.
+
+Every task writes through here, so that a task killed at any moment, run twice or run at the same time on two hosts
+leaves either nothing or the same bytes. A marker is the task's receipt as JSON; it is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp-"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success it is synced and renamed onto `path`, on error removed.
+
+    The body may make a file or a directory there. The name is unique to the attempt, so attempts never meet.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    try:
+        yield temporary
+        _sync(temporary)
+        if temporary.is_dir() and path.is_dir():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except BaseException:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON, atomically, keys in the order given."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any | None:
+    """The JSON in `path`, or None where it is absent or torn (a torn marker means: not done)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+
+
+def sweep(directory: Path) -> int:
+    """Remove what killed attempts left below `directory`; the number of leftovers removed."""
+    leftovers = [p for p in directory.rglob(f"{TEMPORARY}*") if p.exists()] if directory.is_dir() else []
+    for path in leftovers:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return len(leftovers)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source` by a hard link, or a copy on another file system."""
+    with replacing(target) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
+def _sync(path: Path) -> None:
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,68 @@
+"""`splice inspect`: one example in the terminal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from splice.errors import SpliceError
+from splice.store import PackedDataset
+
+EXCERPT_TOKENS = 64
+MOST_INDENT = 12
+
+
+def show_example(path: Path, index: int, console: Console) -> None:
+    """Print the documents of example `index`: tree, scores, token ranges, first line of text."""
+    from splice.tokenizer import load_tokenizer
+
+    dataset = PackedDataset(path)
+    if not -len(dataset) <= index < len(dataset):
+        raise SpliceError(f"{path}: no example {index}; it holds {len(dataset)}, numbered from 0")
+    example = dataset[index]
+    tokenizer = load_tokenizer(str(path / "tokenizer"), fast=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("#", "parent", "score", "tokens", "of document"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("document, and its text here", no_wrap=True, overflow="ellipsis", ratio=1)
+    depth = _depths(example.parents.tolist())
+    for i, name in enumerate(example.doc_ids):
+        start, end = int(example.doc_offsets[i]), int(example.ends[i])
+        excerpt = tokenizer.decode(example.input_ids[start : min(end, start + EXCERPT_TOKENS)])
+        score, parent = float(example.scores[i]), int(example.parents[i])
+        a, b = example.doc_spans[i]
+        table.add_row(
+            str(i),
+            "root" if math.isnan(score) else "earlier" if parent < 0 else str(parent),
+            "" if math.isnan(score) else f"{score:.1f}",
+            f"{start}:{end}",
+            f"{a}:{b}",
+            Text.assemble((" " * min(depth[i], MOST_INDENT) + name, "bold"), "\n", (" ".join(excerpt.split()), "dim")),
+        )
+    console.print(
+        f"example {index % len(dataset)} of {len(dataset)} (number {example.number} of the plan, pack {example.pack}): "
+        f"{len(example.doc_ids)} documents, {dataset.length - example.padding} tokens, {example.padding} padding",
+        highlight=False,
+    )
+    console.print(table)
+
+
+def _depths(parents: list[int]) -> list[int]:
+    """Depth of each document in its tree; the order of documents need not put parents first."""
+    depths: dict[int, int] = {}
+
+    def depth(i: int) -> int:
+        chain = []
+        while i >= 0 and i not in depths:
+            chain.append(i)
+            i = parents[i]
+        base = depths[i] + 1 if i >= 0 else 0
+        for offset, j in enumerate(reversed(chain)):
+            depths[j] = base + offset
+        return depths[chain[0]] if chain else depths[i]
+
+    return [depth(i) for i in range(len(parents))]

@@ -1,0 +1,173 @@
+"""Packs: the documents that are indexed together, and the Arrow tables that hold them.
+
+A pack is stored as a few Arrow IPC files (parts of about 32 MB of text), uncompressed so that every reader maps them
+instead of loading them. A document is known by its number in the pack, through all parts in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splice.errors import SpliceError
+from splice.shared import shared
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One pack, memory-mapped. N documents."""
+
+    number: int
+    parts: tuple[Any, ...]  # pyarrow.RecordBatch, one a file
+    first: np.ndarray  # int64 [parts + 1]: number of each part's first document
+
+    @property
+    def n_documents(self) -> int:
+        return int(self.first[-1])
+
+    @cached_property
+    def texts(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per part (data uint8 [bytes], offsets int64 [n + 1]): the documents' text as it lies in the file."""
+        return [binary_arrays(part.column("text")) for part in self.parts]
+
+    @cached_property
+    def token_counts(self) -> np.ndarray:
+        """int64 [N]: LM tokens of each document, without separators."""
+        return np.concatenate([np.diff(self._tokens(part)[1]) for part in self.parts] or [np.zeros(0, np.int64)])
+
+    @cached_property
+    def token_arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per part (tokens uint16 or uint32 [T], offsets int64 [n + 1])."""
+        return [self._tokens(part) for part in self.parts]
+
+    def strings(self, column: str) -> list[str | None]:
+        """A column of the documents' provenance: "id", "source", "repo" or "path"."""
+        return [value for part in self.parts for value in part.column(column).to_pylist()]
+
+    @staticmethod
+    def _tokens(part: Any) -> tuple[np.ndarray, np.ndarray]:
+        tokens = part.column("tokens")
+        return tokens.values.to_numpy(), tokens.offsets.to_numpy()
+
+
+def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(data uint8, offsets int64 [n + 1]) of an Arrow large_binary array, without a copy."""
+    _, offsets, data = column.buffers()
+    n = len(column)
+    starts = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + n + 1]
+    return np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8), starts
+
+
+@shared(maxsize=8)
+def open_pack(directory: str, number: int, parts: int) -> Pack:
+    """Map pack `number` of an ingest directory. Raises SpliceError where a part is missing or torn."""
+    batches = [open_batch(part_path(Path(directory), number, i)) for i in range(parts)]
+    first = np.cumsum([0] + [batch.num_rows for batch in batches])
+    return Pack(number, tuple(batches), first)
+
+
+def part_path(directory: Path, pack: int, part: int) -> Path:
+    """Where part `part` of pack `pack` lies."""
+    return directory / "packs" / f"{pack:05d}-{part:04d}.arrow"
+
+
+def open_table(path: Path) -> Any:
+    """A memory-mapped pyarrow.Table of an Arrow IPC file."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SpliceError(f"{path}: missing or damaged ({error}); remove its folder and build again") from None
+
+
+def open_batch(path: Path) -> Any:
+    """The one record batch of a memory-mapped Arrow IPC file."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SpliceError(f"{path}: missing or damaged ({error}); remove its folder and build again") from None
+
+
+def assign(
+    unit: np.ndarray, size_bytes: np.ndarray, pack_documents: int, max_unit_bytes: int
+) -> np.ndarray:
+    """Give each document a pack, so that units (repositories) stay together and packs are balanced.
+
+    unit: int64 [N], the document's repository, or -1 for a document of none; size_bytes: int64 [N].
+    A unit over `max_unit_bytes` or `pack_documents` is split in document order. Units are placed largest first into
+    the emptiest pack (longest processing time first); documents without a unit then level the packs out.
+    Gives int64 [N], packs numbered from 0, none over `pack_documents` documents.
+    """
+    n = len(unit)
+    if n == 0:
+        return np.zeros(0, np.int64)
+    piece = _split(unit, size_bytes, pack_documents, max_unit_bytes)
+    owned = unit >= 0
+    counts = np.bincount(piece[owned]) if owned.any() else np.zeros(0, np.int64)
+    largest_first = np.argsort(-counts, kind="stable")
+    packs = -(-n // pack_documents)
+    while True:  # a bin packing that does not fit gets one more pack
+        load = np.zeros(packs, np.int64)
+        pack_of_piece = np.zeros(len(counts), np.int64)
+        for p in largest_first:
+            pack_of_piece[p] = target = int(np.argmin(load))
+            load[target] += counts[p]
+        if load.max() <= pack_documents:
+            break
+        packs += 1
+    result = np.empty(n, np.int64)
+    result[owned] = pack_of_piece[piece[owned]]
+    result[~owned] = _level(load, int((~owned).sum()))
+    return result
+
+
+def _split(unit: np.ndarray, size_bytes: np.ndarray, max_documents: int, max_bytes: int) -> np.ndarray:
+    """Number the pieces of units: a new piece wherever the next document would pass a bound."""
+    piece = np.full(len(unit), -1, np.int64)
+    pieces = 0
+    order = np.argsort(unit, kind="stable")
+    order = order[unit[order] >= 0]
+    starts = np.flatnonzero(np.diff(unit[order], prepend=-1))
+    for documents in np.split(order, starts[1:]):
+        if len(documents) == 0:
+            continue
+        if len(documents) <= max_documents and size_bytes[documents].sum() <= max_bytes:
+            piece[documents] = pieces
+            pieces += 1
+            continue
+        held_documents = held_bytes = 0
+        for d in documents:
+            if held_documents and (held_documents == max_documents or held_bytes + size_bytes[d] > max_bytes):
+                pieces += 1
+                held_documents = held_bytes = 0
+            piece[d] = pieces
+            held_documents += 1
+            held_bytes += int(size_bytes[d])
+        pieces += 1
+    return piece
+
+
+def _level(load: np.ndarray, documents: int) -> np.ndarray:
+    """Packs for `documents` more documents in order, consecutive ones together, so that loads end as equal as can be."""
+    total = int(load.sum()) + documents
+    free = np.maximum(-(-total // len(load)) - load, 0)
+    filled = np.minimum(np.cumsum(free), documents)
+    share = np.diff(filled, prepend=0)
+    share[-1] += documents - int(filled[-1])
+    return np.repeat(np.arange(len(load)), share)
+
+
+def parts_of(size_bytes: Sequence[int] | np.ndarray, part_bytes: int) -> list[tuple[int, int]]:
+    """Cut a pack's documents [N] into ranges (start, stop) of about `part_bytes` each."""
+    ends = np.cumsum(np.asarray(size_bytes, dtype=np.int64))
+    part = ends // part_bytes
+    edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(ends)]
+    return [(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]

@@ -1,0 +1,35 @@
+"""index: one pack -> the retriever's index of it, a directory of mapped arrays."""
+
+from __future__ import annotations
+
+from splice.shared import shared
+from pathlib import Path
+from typing import Any
+
+from splice.files import replacing
+from splice.packs import open_pack
+
+
+def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
+    """args: ingest (directory), pack, parts, bm25 (settings). Writes index/PPPPP/."""
+    from splice.bm25 import Bm25Index, Bm25Settings
+
+    pack = open_pack(args["ingest"], args["pack"], args["parts"])
+    index = Bm25Index.build(pack.texts, Bm25Settings(**args["bm25"]), threads)
+    with replacing(index_path(directory, args["pack"])) as temporary:
+        temporary.mkdir()
+        index.save(temporary)
+    return {"documents": pack.n_documents}
+
+
+def index_path(directory: Path, pack: int) -> Path:
+    """Where the index of a pack lies."""
+    return directory / "index" / f"{pack:05d}"
+
+
+@shared(maxsize=2)
+def saved_index(directory: str, pack: int) -> Any:
+    """The index of a pack, mapped once a process; its derived parts are shared by all threads."""
+    from splice.bm25 import Bm25Index
+
+    return Bm25Index.load(index_path(Path(directory), pack))

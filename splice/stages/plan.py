@@ -1,0 +1,108 @@
+"""plan: one pack -> the walk over its graph, as a plan that holds neither text nor tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splice.files import replacing
+from splice.graph import MaskedGraph, Retriever
+from splice.packs import Pack, open_pack
+from splice.seeded import permutation
+from splice.shared import shared
+from splice.stages.index import saved_index
+from splice.stages.search import read_graph
+from splice.walk import WalkSettings, walk
+
+CONTROL_PAIRS = 2000
+
+
+def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
+    """args: ingest, link (directories; link None: no graph), pack, parts, starts (of the graph's blocks), before, after
+    (separators written around a document, 0 or 1 each), walk (WalkSettings).
+
+    Writes plan/PPPPP.parquet: example, document, parent, score, begin, end, offset, a row a segment.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pack = open_pack(args["ingest"], args["pack"], args["parts"])
+    lengths = pack.token_counts + args["before"] + args["after"]
+    index: Retriever | None = None
+    if args["link"] is None:
+        neighbours, scores = np.full((pack.n_documents, 1), -1, np.int32), np.zeros((pack.n_documents, 1), np.float32)
+    else:
+        index = saved_index(args["link"], args["pack"])
+        neighbours, scores = read_graph(Path(args["link"]), args["pack"], args["starts"])
+    graph = MaskedGraph(neighbours, scores, index, threads)
+    settings = WalkSettings(**args["walk"])
+    plan = walk(graph, lengths, settings, args["pack"])
+    columns = plan.arrays()
+    with replacing(plan_path(directory, args["pack"])) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd", compression_level=1)
+    steps = columns["score"][~np.isnan(columns["score"])]
+    control = _control_scores(index, pack.n_documents, settings.seed, args["pack"])
+    return {
+        "documents": pack.n_documents,
+        "examples": plan.examples,
+        "steps": len(steps),
+        "step_score_sum": float(steps.sum(dtype=np.float64)),
+        "control_pairs": len(control),
+        "control_score_sum": float(control.sum()),
+        "fallbacks": graph.fallbacks,
+        "renewed": graph.renewed,
+        "by_source": _fates(pack, columns, args["before"]),
+    }
+
+
+def _fates(pack: Pack, plan: dict[str, np.ndarray], before: int) -> dict[str, dict[str, int]]:
+    """What the plan does with the documents' own tokens, by source: trimmed from documents in it, or left out whole."""
+    n = pack.token_counts
+    document = plan["document"]
+    begin, end = (np.clip(plan[name] - before, 0, n[document]) for name in ("begin", "end"))
+    written = np.bincount(document, weights=end - begin, minlength=len(n)).astype(np.int64)
+    left_out = np.ones(len(n), bool)
+    left_out[document] = False
+    sources = np.array(pack.strings("source"))
+    return {
+        str(source): {
+            "left_out_documents": int(left_out[mine].sum()),
+            "left_out_tokens": int(n[mine & left_out].sum()),
+            "trimmed_tokens": int((n - written)[mine & ~left_out].sum()),
+            "split_documents": int((np.bincount(document, minlength=len(n)) > 1)[mine].sum()),
+        }
+        for source in np.unique(sources)
+        for mine in [sources == source]
+    }
+
+
+def _control_scores(index: Retriever | None, n: int, seed: int, pack: int) -> np.ndarray:
+    """Scores of steps that random packing would make: neighbours in a seeded random order of the same documents."""
+    if index is None or n < 2:
+        return np.zeros(0)
+    order = permutation(n, seed, "control", pack)[: CONTROL_PAIRS + 1]
+    return index.pair_scores(order[:-1], order[1:])
+
+
+def plan_path(directory: Path, pack: int) -> Path:
+    """Where the plan of a pack lies."""
+    return directory / "plan" / f"{pack:05d}.parquet"
+
+
+def read_plan(directory: Path, pack: int) -> dict[str, np.ndarray]:
+    """The plan's columns and `starts` (int64 [examples + 1]: the rows of example i are starts[i]:starts[i + 1])."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(plan_path(directory, pack))
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    examples = int(columns["example"][-1]) + 1 if table.num_rows else 0
+    columns["starts"] = np.searchsorted(columns["example"], np.arange(examples + 1))
+    return columns
+
+
+@shared(maxsize=4)
+def saved_plan(directory: str, pack: int) -> dict[str, np.ndarray]:
+    """`read_plan`, once a process."""
+    return read_plan(Path(directory), pack)

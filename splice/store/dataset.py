@@ -1,0 +1,135 @@
+"""PackedDataset: a built dataset as a map of examples, memory-mapped, with an order that any step can resume."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splice.errors import SpliceError
+from splice.seeded import permutation
+from splice.store.manifest import read_manifest
+from splice.store.shards import Example, read_rows
+
+CACHED_ROW_GROUPS = 4
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank sees at one step. input_ids: int32 [batch_size / world_size, L]; indices: their examples."""
+
+    step: int
+    epoch: int
+    indices: np.ndarray
+    input_ids: np.ndarray
+
+
+class PackedDataset:
+    """Examples 0 .. len - 1 of the dataset at `path`, in stored order (which is already shuffled by the build's seed).
+
+    `dataset[i]` is the example with its provenance (an `Example` of numpy arrays). Reads map the shards and keep a few
+    row groups; threads may share it, and it can be pickled to worker processes. Raises SpliceError where the dataset is
+    unfinished or a shard is missing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        self.length: int = self.manifest["settings"]["length"]
+        self.shards: list[str] = [shard["file"] for shard in self.manifest["shards"]]
+        missing = [name for name in self.shards if not (self.path / "data" / name).is_file()]
+        if missing:
+            raise SpliceError(f"{self.path}: shard data/{missing[0]} is missing ({len(missing)} in all); build it again")
+        self._first = np.cumsum([0] + [shard["examples"] for shard in self.manifest["shards"]])
+        self._open()
+
+    def _open(self) -> None:
+        self._files: dict[int, tuple[Any, np.ndarray]] = {}
+        self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_files", "_groups", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def __getitem__(self, index: int) -> Example:
+        n = len(self)
+        if not -n <= index < n:
+            raise IndexError(f"example {index} of a dataset of {n}")
+        table, row = self._locate(index % n)
+        return read_rows(table, [row])[0]
+
+    def input_ids(self, index: int) -> np.ndarray:
+        """int32 [L] of one example, without its provenance."""
+        table, row = self._locate(index)
+        return table.column("input_ids")[row].values.to_numpy()
+
+    def order(self, seed: int, epoch: int) -> np.ndarray:
+        """int64 [len]: the order of examples in an epoch, a permutation drawn by (seed, epoch)."""
+        return permutation(len(self), seed, "epoch", epoch)
+
+    def iterate(
+        self, seed: int, step: int = 0, rank: int = 0, world_size: int = 1, batch_size: int | None = None
+    ) -> Iterator[Batch]:
+        """Batches for `rank` from global step `step` on, for ever; epochs follow each other, each in its own order.
+
+        A global batch of `batch_size` examples (default: one a rank) is the same for every world size, so (seed, step)
+        is the whole state of a loader, also when training goes on with more or fewer ranks. Examples of an epoch that
+        fill no whole batch open the next one.
+        """
+        batch_size = batch_size or world_size
+        if batch_size % world_size or not 0 <= rank < world_size:
+            raise SpliceError(f"batch_size {batch_size} must be a multiple of world_size {world_size}, rank below it")
+        n = len(self)
+        if n == 0:
+            raise SpliceError(f"{self.path}: holds no example")
+        share = batch_size // world_size
+        epoch, order = -1, np.zeros(0, np.int64)
+        while True:
+            places = np.arange(step * batch_size + rank * share, step * batch_size + (rank + 1) * share)
+            indices = np.empty(share, np.int64)
+            for i, place in enumerate(places.tolist()):
+                if place // n != epoch:
+                    epoch = place // n
+                    order = self.order(seed, epoch)
+                indices[i] = order[place % n]
+            ids = np.stack([self.input_ids(int(index)) for index in indices])
+            yield Batch(step, int(places[0] // n), indices, ids)
+            step += 1
+
+    def _locate(self, index: int) -> tuple[Any, int]:
+        """The row group table that holds an example, and its row there."""
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        row = index - int(self._first[shard])
+        with self._lock:
+            file, starts = self._file(shard)
+            group = int(np.searchsorted(starts, row, side="right")) - 1
+            table = self._groups.get((shard, group))
+            if table is None:
+                table = file.read_row_group(group, use_threads=False)
+                self._groups[shard, group] = table
+                if len(self._groups) > CACHED_ROW_GROUPS:
+                    self._groups.popitem(last=False)
+            else:
+                self._groups.move_to_end((shard, group))
+        return table, row - int(starts[group])
+
+    def _file(self, shard: int) -> tuple[Any, np.ndarray]:
+        import pyarrow.parquet as pq
+
+        if shard not in self._files:
+            file = pq.ParquetFile(self.path / "data" / self.shards[shard], memory_map=True)
+            sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+            self._files[shard] = (file, np.cumsum([0, *sizes])[:-1])
+        return self._files[shard]

@@ -1,0 +1,23 @@
+"""The manifest: what a dataset is, what it was made from, and where every document and token went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from splice.errors import SpliceError
+from splice.files import read_json
+
+MANIFEST = "manifest.json"
+
+
+def read_manifest(dataset: Path) -> dict[str, Any]:
+    """The manifest of a finished dataset. Raises SpliceError where there is none."""
+    if not dataset.is_dir():
+        raise SpliceError(f"{dataset}: no such directory; give the --output of a `splice build`")
+    manifest = read_json(dataset / MANIFEST)
+    if manifest is None:
+        building = (dataset / "build.json").exists()
+        hint = "the build has not finished: run it again and it goes on" if building else "not a dataset of splice build"
+        raise SpliceError(f"{dataset}: no {MANIFEST} ({hint})")
+    return manifest

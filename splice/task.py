@@ -1,0 +1,90 @@
+"""A task: a small descriptor in, files and a receipt out. It knows nothing of the engine that runs it.
+
+A stage is a list of tasks, each run by `splice.stages.<stage>.run(args, directory, threads) -> receipt`. The receipt is
+written last, as the task's marker: what has one is done, and is never done again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from splice.errors import BuildFailed, SpliceError
+from splice.files import read_json, write_json
+
+Receipt = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """stage: module in splice.stages; name: unique in the stage's directory; args: JSON values."""
+
+    stage: str
+    name: str
+    directory: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def marker(self) -> Path:
+        """Where the receipt is written when the task is done."""
+        return Path(self.directory) / "done" / f"{self.stage}-{self.name}.json"
+
+    @property
+    def error(self) -> Path:
+        """Where a task that fails leaves its reason."""
+        return Path(self.directory) / "failed" / f"{self.stage}-{self.name}.json"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_task(task: Task, threads: int = 1) -> Receipt:
+    """Run one task unless its receipt is there. On failure the reason is left in `task.error` and raised."""
+    done = read_json(task.marker)
+    if done is not None:
+        return done
+    try:
+        stage = importlib.import_module(f"splice.stages.{task.stage}")
+        receipt = stage.run(task.args, Path(task.directory), threads)
+        write_json(task.marker, receipt)
+    except Exception as error:
+        _leave_reason(task, error)
+        raise
+    return receipt
+
+
+def failure_of(tasks: list[Task]) -> SpliceError | None:
+    """The first failure that tasks left, as an error that names task, host and cause."""
+    for task in tasks:
+        reason = read_json(task.error)
+        if reason is None:
+            continue
+        if reason["expected"]:
+            error: SpliceError = SpliceError(reason["cause"])
+            error.exit_code = reason["exit_code"]
+            return error
+        return BuildFailed(
+            f"task {task.stage}/{task.name} failed on {reason['host']}: {reason['cause']}\n{reason['trace']}"
+            "What is done is kept: mend the cause and run the same command again to go on."
+        )
+    return None
+
+
+def _leave_reason(task: Task, error: Exception) -> None:
+    expected = isinstance(error, SpliceError)
+    reason = {
+        "cause": str(error) if expected else f"{type(error).__name__}: {error}",
+        "expected": expected,
+        "exit_code": getattr(error, "exit_code", 1),
+        "host": f"{socket.gethostname()} (process {os.getpid()})",
+        "trace": "" if isinstance(error, OSError) else traceback.format_exc(),
+    }
+    try:
+        write_json(task.error, reason)
+    except OSError:  # a full disk: the engine still carries the exception itself
+        return

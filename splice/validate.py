@@ -1,0 +1,375 @@
+"""`splice validate`: proves from a dataset's files alone that it is what its manifest says.
+
+Every check recounts from the shards, the plan, the documents' tables and the quarantine; nothing is taken from the
+manifest but what is to be proven, and the work directory is not needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from splice.errors import SpliceError
+from splice.ledger import imbalances, make_ledger
+from splice.seeded import permutation
+from splice.store import PackedDataset
+from splice.store.shards import Example, file_sha256, read_rows, schema
+
+RETOKENISED_DOCUMENTS = 200
+MOST_NAMED = 3  # failures of one kind that are named; the rest are counted
+
+
+class Failed(Exception):
+    """A check that does not hold, in one sentence."""
+
+
+@dataclass
+class Counts:
+    """What one pass over the shards found, by source."""
+
+    written: Counter[str] = field(default_factory=Counter)
+    separators: Counter[str] = field(default_factory=Counter)
+    padding: int = 0
+    examples: int = 0
+
+
+def show_validation(path: Path, console: Console) -> bool:
+    """Run every check on the dataset at `path` and print a line each; True when all hold.
+
+    Raises SpliceError where there is no finished dataset.
+    """
+    proof = Proof(path)
+    held = True
+    for name, check in proof.checks():
+        try:
+            console.print(f"[green]ok[/]    {name}: {check()}", highlight=False, soft_wrap=True)
+        except (Failed, SpliceError) as failure:
+            held = False
+            console.print("[red]fails[/] ", end="")
+            console.print(f"{name}: {failure}", highlight=False, markup=False, soft_wrap=True)
+    return held
+
+
+class Proof:
+    """The checks of one dataset; each gives what it found, or raises Failed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dataset = PackedDataset(path)
+        self.manifest = self.dataset.manifest
+        self.length = self.dataset.length
+        self.counts = Counts()
+        self.broken: list[str] = []
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """The checks in order; later ones lean on what earlier ones read."""
+        yield "checksums", self.checksums
+        yield "examples", self.examples
+        yield "plan", self.plan
+        yield "ledger", self.ledger
+        yield "tokens", self.tokens
+
+    def checksums(self) -> str:
+        """Every shard has the bytes the manifest names, and there is no other file."""
+        listed = {shard["file"]: shard for shard in self.manifest["shards"]}
+        found = {p.name for p in (self.path / "data").iterdir() if not p.name.startswith(".tmp-")}
+        if found - set(listed):
+            raise Failed(f"data/{min(found - set(listed))} is not in the manifest; remove it")
+        for name, shard in listed.items():
+            if file_sha256(self.path / "data" / name) != shard["sha256"]:
+                raise Failed(f"data/{name} was changed after it was written (sha256 differs); build it again")
+        return f"{len(listed)} shards, {sum(s['bytes'] for s in listed.values()):,} bytes"
+
+    def examples(self) -> str:
+        """Every example is exactly L tokens, its segments fill it, and it is what the plan says."""
+        seen = np.zeros(sum(pack["examples"] for pack in self.manifest["packs"]), bool)
+        order = permutation(len(seen), self.manifest["settings"]["seed"], "examples")
+        problems = Problems()
+        for place, example in enumerate(self._stored()):
+            where = f"example {place}"
+            if not 0 <= example.number < len(seen) or seen[example.number]:
+                problems.add(f"{where} has number {example.number}, which is not of the plan or was there before")
+                continue
+            seen[example.number] = True
+            if example.number != order[place]:
+                problems.add(f"{where} has number {example.number}, the seed's order has {order[place]} there")
+            problems.add_all(f"{where}: {wrong}" for wrong in self._shape(example))
+            problems.add_all(f"{where}: {wrong}" for wrong in self._against_plan(example))
+            self._count(example)
+        if not seen.all():
+            problems.add(f"{int((~seen).sum())} examples of the plan are in no shard")
+        problems.stop()
+        return f"{self.counts.examples:,} of exactly {self.length:,} tokens, {self.counts.padding:,} of them padding"
+
+    def plan(self) -> str:
+        """Every document is in the plan at most once, its pieces follow each other, none reaches past its end."""
+        problems = Problems()
+        documents = segments = 0
+        for number, pack in enumerate(self.manifest["packs"]):
+            plan, table = self._plans[number], self._documents[number]
+            document, begin, end = plan["document"], plan["begin"], plan["end"]
+            sequence = table["tokens"] + self._separators_of_a_document
+            if len(table["tokens"]) != pack["documents"]:
+                problems.add(f"pack {number}: {len(table['tokens'])} documents listed, {pack['documents']} in the manifest")
+                continue
+            order = np.lexsort((begin, plan["example"], document))
+            d, b, e = document[order], begin[order], end[order]
+            new = np.ones(len(d), bool)
+            new[1:] = d[1:] != d[:-1]
+            if (b[new] != 0).any() or (b[~new] != e[:-1][~new[1:]]).any() or (e < b).any() or (e > sequence[d]).any():
+                problems.add(f"pack {number}: pieces of a document overlap, leave a gap or reach past its end")
+            if self.manifest["settings"]["tail"] != "carry" and not new.all():
+                problems.add(f"pack {number}: document {d[~new][0]} is used more than once")
+            if self.manifest["settings"]["tail"] == "whole" and (e != sequence[d]).any():
+                problems.add(f"pack {number}: a document is cut, which tail=whole never does")
+            documents += int(new.sum())
+            segments += len(d)
+        problems.stop()
+        return f"{documents:,} documents, each used once, in {segments:,} segments"
+
+    def ledger(self) -> str:
+        """The ledger, counted again from the files, balances and is the manifest's."""
+        import pyarrow.parquet as pq
+
+        refused = pq.read_table(self.path / "documents" / "refused.parquet", columns=["source", "reason"])
+        quarantined: Counter[str] = Counter(line["source"] for line in self._quarantine())
+        kept: Counter[str] = Counter()
+        tokenised, plans = [], []
+        for number, table in enumerate(self._documents):
+            sources = np.array(table["source"])
+            plan = self._plans[number]
+            written = self._written_tokens(number)
+            for source in np.unique(sources):
+                mine = sources == source
+                planned = np.zeros(len(mine), bool)
+                planned[plan["document"]] = True
+                pieces = np.bincount(plan["document"], minlength=len(mine))
+                n = table["tokens"]
+                counts = {"documents": int(mine.sum()), "tokens": int(n[mine].sum())}
+                fates = {
+                    "left_out_documents": int((mine & ~planned).sum()),
+                    "left_out_tokens": int(n[mine & ~planned].sum()),
+                    "trimmed_tokens": int((n - written)[mine & planned].sum()),
+                    "split_documents": int((pieces > 1)[mine].sum()),
+                }
+                kept[str(source)] += counts["documents"]
+                tokenised.append({"by_source": {str(source): counts}})
+                plans.append({"by_source": {str(source): fates}})
+        pairs = list(zip(refused.column("source").to_pylist(), refused.column("reason").to_pylist(), strict=True))
+        dropped = Counter(source for source, _ in pairs)
+        read = [
+            {"source": s, "documents": kept[s] + dropped[s] + quarantined[s], "quarantined": quarantined[s]}
+            for s in self.manifest["ledger"]["sources"]
+        ]
+        c = self.counts
+        shard = {
+            "examples": c.examples,
+            "padding": c.padding,
+            "by_source": {s: {"written_tokens": c.written[s], "separators": c.separators[s]} for s in sorted(c.written)},
+        }
+        recounted = make_ledger(self.length, read, Counter(pairs), tokenised, plans, [shard])
+        wrong = imbalances(recounted)
+        if wrong:
+            raise Failed("; ".join(wrong))
+        for name, stated in self.manifest["ledger"]["sources"].items():
+            for figure, value in stated.items():
+                if recounted["sources"][name][figure] != value:
+                    raise Failed(f"source {name}: {figure} is {recounted['sources'][name][figure]}, manifest says {value}")
+        for figure in ("examples", "tokens", "padding"):
+            if recounted[figure] != self.manifest["ledger"][figure]:
+                raise Failed(f"{figure} is {recounted[figure]}, manifest says {self.manifest['ledger'][figure]}")
+        return f"{sum(r['documents'] for r in read):,} documents in, all accounted for; tokens balance to the last"
+
+    def tokens(self) -> str:
+        """A sample of whole documents, decoded and tokenised by the reference tokenizer, gives the stored ids."""
+        from splice.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(str(self.path / "tokenizer"), fast=False)
+        if tokenizer.fingerprint != self.manifest["tokenizer"]["fingerprint"]:
+            raise Failed("tokenizer/ is not the one the dataset was made with (fingerprint differs)")
+        checked = 0
+        for index in permutation(len(self.dataset), 0, "retokenise").tolist():
+            example = self.dataset[index]
+            for i in range(len(example.doc_ids)):
+                ids = self._whole_document(example, i)
+                if ids is None:
+                    continue
+                again, _ = tokenizer.encode_reference([tokenizer.decode(ids).encode()])
+                if not np.array_equal(again, ids):
+                    raise Failed(f"example {index}: {example.doc_ids[i]} gives other ids with {tokenizer.name}")
+                checked += 1
+                if checked == RETOKENISED_DOCUMENTS:
+                    return f"{checked} documents tokenised again by the reference give the same ids"
+        return f"{checked} documents tokenised again by the reference give the same ids"
+
+    def _shape(self, example: Example) -> Iterator[str]:
+        """What is wrong with an example on its own."""
+        ids = example.input_ids
+        if len(ids) != self.length:
+            yield f"{len(ids)} tokens, not {self.length}"
+            return
+        if not 0 <= example.padding <= self.length or (ids[self.length - example.padding :] != self._pad).any():
+            yield f"its last {example.padding} tokens are not all padding"
+        if ids.min() < 0 or ids.max() >= max(self.manifest["tokenizer"]["vocab_size"], self._pad + 1):
+            yield "an id outside the vocabulary"
+        lengths = example.ends - example.doc_offsets
+        if len(lengths) and (example.doc_offsets[0] != 0 or (lengths <= 0).any()):
+            yield "its segments leave a gap or overlap"
+        if not len(lengths) and example.padding != self.length:
+            yield "tokens that belong to no document"
+
+    def _against_plan(self, example: Example) -> Iterator[str]:
+        """What differs between an example and its rows of the plan."""
+        first = self._first_example
+        pack = int(np.searchsorted(first, example.number, side="right")) - 1
+        plan, table = self._plans[pack], self._documents[pack]
+        a, b = plan["starts"][example.number - first[pack] :][:2]
+        rows = np.arange(a, b)[plan["end"][a:b] > plan["begin"][a:b]]
+        document = plan["document"][rows]
+        before = self._bos is not None
+        n = table["tokens"][document]
+        spans = np.stack([np.clip(plan[c][rows] - before, 0, n) for c in ("begin", "end")], axis=1)
+        scores = plan["score"][rows]
+        if example.pack != pack or example.doc_ids != [table["id"][d] for d in document]:
+            yield "its documents are not the plan's"
+            return
+        if not np.array_equal(example.doc_offsets, plan["offset"][rows]) or not np.array_equal(example.doc_spans, spans):
+            yield "its offsets or spans are not the plan's"
+            return
+        if not np.array_equal(example.ends - example.doc_offsets, plan["end"][rows] - plan["begin"][rows]):
+            yield "a segment is longer or shorter than planned"
+        place = {int(d): i for i, d in enumerate(document)}
+        parents = [place.get(int(p), -1) for p in plan["parent"][rows]]
+        if example.parents.tolist() != parents or not np.array_equal(example.scores, scores, equal_nan=True):
+            yield "its parents or scores are not the plan's"
+        yield from self._separators(example, plan, rows, n)
+
+    def _separators(self, example: Example, plan: dict[str, np.ndarray], rows: np.ndarray, n: np.ndarray) -> Iterator[str]:
+        """Separators stand where a document begins and ends, and no text yields one."""
+        opens, closes = plan["begin"][rows] == 0, plan["end"][rows] == n + self._separators_of_a_document
+        ids = example.input_ids
+        if self._bos is not None and (ids[example.doc_offsets[opens]] != self._bos).any():
+            yield "a document does not start with BOS"
+        if self._eos is not None and (ids[example.ends[closes] - 1] != self._eos).any():
+            yield "a document does not end with EOS"
+        written = ids[: self.length - example.padding]
+        expected: Counter[int] = Counter()
+        if self._bos is not None:
+            expected[self._bos] += int(opens.sum())
+        if self._eos is not None:
+            expected[self._eos] += int(closes.sum())
+        for special, count in expected.items():
+            if int((written == special).sum()) != count:
+                yield f"special token {special} stands {int((written == special).sum())} times, expected {count}"
+
+    def _count(self, example: Example) -> None:
+        own = example.doc_spans[:, 1] - example.doc_spans[:, 0]
+        lengths = example.ends - example.doc_offsets
+        for source, text, size in zip(example.sources, own.tolist(), lengths.tolist(), strict=True):
+            self.counts.written[source] += text
+            self.counts.separators[source] += size - text
+        self.counts.padding += example.padding
+        self.counts.examples += 1
+
+    def _stored(self) -> Iterator[Example]:
+        import pyarrow.parquet as pq
+
+        for name in self.dataset.shards:
+            file = pq.ParquetFile(self.path / "data" / name, memory_map=True)
+            if not file.schema_arrow.equals(schema()):
+                raise Failed(f"data/{name}: its columns are not those of a dataset")
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group)
+                yield from read_rows(table, range(table.num_rows))
+
+    def _whole_document(self, example: Example, i: int) -> np.ndarray | None:
+        """The ids of a document that is whole in this example, without separators; None for a piece."""
+        start, end = int(example.doc_offsets[i]), int(example.ends[i])
+        a, b = example.doc_spans[i].tolist()
+        if a != 0 or end - start != b - a + self._separators_of_a_document:
+            return None
+        start += self._bos is not None
+        return example.input_ids[start : start + b - a]
+
+    def _written_tokens(self, number: int) -> np.ndarray:
+        """int64 [N]: own tokens of each document of a pack that the plan writes."""
+        plan, n = self._plans[number], self._documents[number]["tokens"]
+        before = self._bos is not None
+        begin, end = (np.clip(plan[c] - before, 0, n[plan["document"]]) for c in ("begin", "end"))
+        return np.bincount(plan["document"], weights=end - begin, minlength=len(n)).astype(np.int64)
+
+    def _quarantine(self) -> Iterator[dict[str, Any]]:
+        import json
+
+        with open(self.path / "quarantine.jsonl", encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    @cached_property
+    def _plans(self) -> list[dict[str, np.ndarray]]:
+        from splice.stages.plan import read_plan
+
+        return [read_plan(self.path, number) for number in range(len(self.manifest["packs"]))]
+
+    @cached_property
+    def _documents(self) -> list[dict[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        tables = []
+        for number, pack in enumerate(self.manifest["packs"]):
+            paths = [self.path / "documents" / f"{number:05d}-{part:04d}.parquet" for part in range(pack["parts"])]
+            columns = ["id", "source", "tokens"]
+            table = pa.concat_tables([pq.read_table(path, columns=columns) for path in paths])
+            tables.append({name: table.column(name).to_pylist() for name in ("id", "source")})
+            tables[-1]["tokens"] = table.column("tokens").to_numpy()
+        return tables
+
+    @cached_property
+    def _first_example(self) -> np.ndarray:
+        return np.cumsum([0] + [pack["examples"] for pack in self.manifest["packs"]])
+
+    @property
+    def _bos(self) -> int | None:
+        return self.manifest["join"]["bos_id"]
+
+    @property
+    def _eos(self) -> int | None:
+        return self.manifest["join"]["eos_id"]
+
+    @property
+    def _separators_of_a_document(self) -> int:
+        return (self._bos is not None) + (self._eos is not None)
+
+    @property
+    def _pad(self) -> int:
+        return self.manifest["tokenizer"]["pad_id"]
+
+
+class Problems:
+    """Collects what is wrong, and says the first few of it at once."""
+
+    def __init__(self) -> None:
+        self.named: list[str] = []
+        self.count = 0
+
+    def add(self, problem: str) -> None:
+        self.count += 1
+        if len(self.named) < MOST_NAMED:
+            self.named.append(problem)
+
+    def add_all(self, problems: Iterator[str]) -> None:
+        for problem in problems:
+            self.add(problem)
+
+    def stop(self) -> None:
+        """Raise Failed if there was any."""
+        if self.count:
+            more = f" (and {self.count - len(self.named)} more)" if self.count > len(self.named) else ""
+            raise Failed("; ".join(self.named) + more)

@@ -1,0 +1,211 @@
+"""Algorithm 2 of the SPLiCe thesis: trees of retrieved documents, walked breadth first, cut into examples of L tokens.
+
+    d_r ~ D;  D = D \\ {d_r};  C = [d_r];  Q = [d_r]
+    while Q and len(C) <= L:
+        d = Q.pop()                                   # first in, first out
+        for d_i in RETRIEVE(d, k):  C.append(d_i); Q.push(d_i); D = D \\ {d_i}
+    return TRIM(ORDER(C), L)
+
+Two places where the paper leaves a choice are named policies: a tree that dies before L tokens (`exhausted`) and what
+TRIM cuts off (`tail`). Lengths count the separators around a document, so a document of n tokens joined by BOS and EOS
+is a sequence of n + 2; ranges below are in that sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from splice.graph import MaskedGraph
+from splice.seeded import permutation
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class WalkSettings:
+    """k: breadth; length: L in tokens; the rest are the policies of the module docstring."""
+
+    k: int
+    length: int
+    order: Literal["identity", "reverse", "shuffle"]
+    exhausted: Literal["restart", "short"]
+    tail: Literal["trim", "carry", "whole"]
+    seed: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """A document on its way into an example: who retrieved it, how well, and which part of its sequence is left."""
+
+    document: int
+    parent: int  # the document whose retrieval brought it, or ROOT
+    score: float  # NaN for a root
+    begin: int
+    end: int
+
+
+@dataclass
+class Plan:
+    """Segments in the order they are written; a row for every document of every example, cut ones included.
+
+    example, document, parent, begin, end, offset: int64 [S]; score: float32 [S] (NaN: root). `begin:end` is the
+    written range of the document's sequence (equal where TRIM left nothing), `offset` its place in the example.
+    """
+
+    example: list[int] = field(default_factory=list)
+    document: list[int] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+    begin: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    examples: int = 0
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The columns as arrays, int64 and float32."""
+        names = ("example", "document", "parent", "begin", "end", "offset")
+        columns = {name: np.asarray(getattr(self, name), dtype=np.int64) for name in names}
+        columns["score"] = np.asarray(self.score, dtype=np.float32)
+        return columns
+
+
+def walk(graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int = 0) -> Plan:
+    """Pack all documents of a graph into examples. `stream` (the pack's number) makes its draws its own.
+
+    lengths: int64 [N], the sequences' lengths in tokens. Every document is used once; with tail="whole" those longer
+    than L are left out (they are in no row of the plan).
+    """
+    return _Walk(graph, lengths, settings, stream).run()
+
+
+class _Walk:
+    """The state of one walk: the example being filled, its queue, and the roots still to come."""
+
+    def __init__(self, graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int) -> None:
+        self.graph = graph
+        self.lengths = lengths
+        self.s = settings
+        self.stream = stream
+        self.plan = Plan()
+        self.carried: list[Piece] = []
+        self.added: list[Piece] = []
+        self.queue: deque[int] = deque()
+        self.total = 0
+        self.roots = permutation(len(lengths), settings.seed, "roots", stream).tolist()
+        self.next_root = 0
+        self.whole = settings.tail == "whole"
+        if self.whole:
+            graph.withdraw(np.flatnonzero(lengths > settings.length))
+            self.best_fit = _BestFit(lengths)
+
+    def run(self) -> Plan:
+        while self.graph.n_unused or self.carried:
+            self._fill()
+            self._emit()
+        return self.plan
+
+    def _fill(self) -> None:
+        """One turn of Algorithm 2, with restarts where the policy asks for them."""
+        if not self.carried:
+            self._add(self._draw_root(), ROOT, float("nan"))
+        while True:
+            while self.queue and self.total <= self.s.length:
+                self._expand(self.queue.popleft())
+            if self.s.exhausted == "short" or self.total >= self.s.length or not self.graph.n_unused:
+                return
+            root = self.best_fit.longest(self.s.length - self.total, self.graph) if self.whole else self._draw_root()
+            if root == ROOT:
+                return
+            self._add(root, ROOT, float("nan"))
+
+    def _expand(self, document: int) -> None:
+        self.graph.compact((document, *self.queue))
+        if not self.whole:
+            for found, score in self.graph.retrieve(document, self.s.k):
+                self._add(found, document, score)
+            return
+        # Documents are never cut, so each retrieval is among those that still fit what the last one left.
+        for _ in range(self.s.k):
+            fits = self.lengths <= self.s.length - self.total
+            found = self.graph.retrieve(document, 1, fits)
+            if not found:
+                return
+            self._add(found[0][0], document, found[0][1])
+
+    def _add(self, document: int, parent: int, score: float) -> None:
+        self.graph.use(document)
+        length = int(self.lengths[document])
+        self.added.append(Piece(document, parent, score, 0, length))
+        self.queue.append(document)
+        self.total += length
+
+    def _draw_root(self) -> int:
+        """The next unused document in the seeded order: a uniform draw from D."""
+        while not self.graph.is_unused(self.roots[self.next_root]):
+            self.next_root += 1
+        return self.roots[self.next_root]
+
+    def _emit(self) -> None:
+        """TRIM(ORDER(C), L). What a carried document leaves open stays at the front of its example."""
+        number = self.plan.examples
+        offset = 0
+        cut: list[Piece] = []
+        for piece in [*self.carried, *self._ordered(number)]:
+            kept = min(piece.end - piece.begin, self.s.length - offset)
+            middle = piece.begin + kept
+            if kept > 0 or self.s.tail != "carry":
+                self._write(number, piece, middle, offset)
+            if middle < piece.end:
+                cut.append(Piece(piece.document, piece.parent, piece.score, middle, piece.end))
+            offset += kept
+        self.plan.examples += 1
+        self.added = []
+        self.carried = cut if self.s.tail == "carry" else []
+        self.total = sum(piece.end - piece.begin for piece in self.carried)
+        waiting = set(self.queue)
+        self.queue = deque(piece.document for piece in self.carried if piece.document in waiting)
+
+    def _ordered(self, number: int) -> list[Piece]:
+        if self.s.order == "reverse":
+            return self.added[::-1]
+        if self.s.order == "shuffle":
+            order = permutation(len(self.added), self.s.seed, "order", self.stream, number)
+            return [self.added[i] for i in order]
+        return self.added
+
+    def _write(self, number: int, piece: Piece, end: int, offset: int) -> None:
+        self.plan.example.append(number)
+        self.plan.document.append(piece.document)
+        self.plan.parent.append(piece.parent)
+        self.plan.score.append(piece.score)
+        self.plan.begin.append(piece.begin)
+        self.plan.end.append(end)
+        self.plan.offset.append(offset)
+
+
+class _BestFit:
+    """The longest unused document that fits a room, by a sorted array and pointers that skip what is used up."""
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.order = np.argsort(lengths, kind="stable")
+        self.sorted = lengths[self.order]
+        self.below = list(range(-1, len(lengths)))  # place p + 1 -> the nearest place <= p that may be unused
+
+    def longest(self, room: int, graph: MaskedGraph) -> int:
+        """Its number, or ROOT where none fits."""
+        place = self._skip(int(np.searchsorted(self.sorted, room, side="right")) - 1, graph)
+        return int(self.order[place]) if place >= 0 else ROOT
+
+    def _skip(self, place: int, graph: MaskedGraph) -> int:
+        seen = []
+        while place >= 0 and not graph.is_unused(int(self.order[place])):
+            seen.append(place)
+            below = self.below[place + 1]
+            place = below if below < place else place - 1
+        for p in seen:
+            self.below[p + 1] = place
+        return place
