@@ -13,9 +13,11 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from splice.errors import BuildFailed, SpliceError
-from splice.task import Task, failure_of, run_task
+from splice.pipelines.processes import TaskProcesses
+from splice.task import Task, failure_of, leave_reason, run_task
 
 
 def runner_options(given: Sequence[str], workers: int) -> list[str]:
@@ -70,10 +72,31 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
         )
 
 
-def _run(descriptor: dict, threads: int) -> str:
+def _run(descriptor: dict[str, Any], threads: int) -> str:
     task = Task(**descriptor)
-    run_task(task, threads)
+    if _local is None:
+        run_task(task, threads)
+        return task.name
+    try:
+        _local.run(task, threads)
+    except BuildFailed as error:
+        leave_reason(task, error)
+        raise
     return task.name
+
+
+_local: TaskProcesses | None = None  # set in the driver's process alone: workers elsewhere run tasks themselves
+
+
+@contextlib.contextmanager
+def local_processes(workers: int) -> Iterator[TaskProcesses]:
+    """While inside, tasks that run in this process may be handed to worker processes of its own."""
+    global _local
+    with TaskProcesses(workers) as _local:
+        try:
+            yield _local
+        finally:
+            _local = None
 
 
 def _value(options: Sequence[str], name: str) -> str | None:

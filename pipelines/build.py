@@ -29,8 +29,9 @@ from splice import __version__
 from splice.errors import BuildFailed, SpliceError
 from splice.files import link_or_copy, read_json, replacing, sweep, write_json
 from splice.ledger import imbalances, make_ledger
-from splice.pipelines.beam import run_tasks, runner_options
+from splice.pipelines.beam import local_processes, run_tasks, runner_options
 from splice.pipelines.lock import locked
+from splice.pipelines.processes import TaskProcesses
 from splice.pipelines.progress import StageProgress
 from splice.pipelines.supervise import WorkerWatch
 from splice.settings import BuildSettings
@@ -58,6 +59,7 @@ class Run:
     settings: BuildSettings
     options: list[str]
     console: Console
+    processes: TaskProcesses
     stages: dict[str, StageTime] = field(default_factory=dict)
 
     def stage(self, name: str, tasks: list[Task], weights: Sequence[int]) -> list[Receipt]:
@@ -69,13 +71,17 @@ class Run:
             times.reused = False
             workers = self.settings.worker_count
             threads = max(1, workers // len(todo))
-            wall, cpu = time.monotonic(), _cpu_seconds()
+            wall, cpu = time.monotonic(), self.cpu_seconds()
             waiting = [task for task, _ in todo]
             with StageProgress(self.console, name, waiting, [w for _, w in todo]), WorkerWatch(name):
                 run_tasks(waiting, self.options, threads)
             times.wall_seconds += time.monotonic() - wall
-            times.cpu_seconds += _cpu_seconds() - cpu
+            times.cpu_seconds += self.cpu_seconds() - cpu
         return [read_json(task.marker) for task in tasks]
+
+    def cpu_seconds(self) -> float:
+        """Of this process, of children that have ended, and of the tasks that worker processes have ended."""
+        return _cpu_seconds() + self.processes.cpu_seconds
 
 
 def build(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> dict[str, Any]:
@@ -100,7 +106,8 @@ def build(settings: BuildSettings, beam_options: Sequence[str], console: Console
             return manifest
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
             sweep(directory)
-        run = Run(settings, options, console)
+        processes = stack.enter_context(local_processes(settings.worker_count))
+        run = Run(settings, options, console, processes)
         run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
         ingested = ingest(run, units, directories["ingest"])
         starts = link(run, ingested, directories)
@@ -324,12 +331,12 @@ def finish(
         "run": {
             "workers": s.worker_count,
             "wall_seconds": round(time.monotonic() - started[0], 3),
-            "cpu_seconds": round(_cpu_seconds() - started[1], 3),
+            "cpu_seconds": round(run.cpu_seconds() - started[1], 3),
             "peak_rss_bytes": _peak_rss_bytes(),
             "stages": {name: asdict(times) for name, times in run.stages.items()},
         },
     }
-    write_json(output / MANIFEST, manifest)
+    write_json(output / MANIFEST, manifest, sync=True)
     shutil.rmtree(output / ".write", ignore_errors=True)
     return manifest
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def supervised(work: Callable[[], int]) -> int:
         code = 1
         try:
             code = work()
+        except BaseException:  # os._exit below would swallow it
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: temporary name, fsync, rename, then a marker.
+"""Files that appear whole or not at all: temporary name, rename, then a marker.
 
 Every task writes through here, so that a task killed at any moment, run twice or run at the same time on two hosts
 leaves either nothing or the same bytes. A marker is the task's receipt as JSON; it is written last.
@@ -19,16 +19,19 @@ TEMPORARY = ".tmp-"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success it is synced and renamed onto `path`, on error removed.
+def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success it is renamed onto `path`, on error removed.
 
     The body may make a file or a directory there. The name is unique to the attempt, so attempts never meet.
+    sync: on disk before the rename, so that a power cut cannot leave the name without the bytes. The dataset's own
+    files are; work files can be made again, and a torn one is an error that names it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
         yield temporary
-        _sync(temporary)
+        if sync:
+            _sync(temporary)
         if temporary.is_dir() and path.is_dir():
             shutil.rmtree(path)
         os.replace(temporary, path)
@@ -40,9 +43,9 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, sync: bool = False) -> None:
     """Write `value` as readable JSON, atomically, keys in the order given."""
-    with replacing(path) as temporary:
+    with replacing(path, sync) as temporary:
         temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -75,10 +78,8 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -53,7 +53,7 @@ def run_task(task: Task, threads: int = 1) -> Receipt:
         receipt = stage.run(task.args, Path(task.directory), threads)
         write_json(task.marker, receipt)
     except Exception as error:
-        _leave_reason(task, error)
+        leave_reason(task, error)
         raise
     return receipt
 
@@ -75,7 +75,8 @@ def failure_of(tasks: list[Task]) -> SpliceError | None:
     return None
 
 
-def _leave_reason(task: Task, error: Exception) -> None:
+def leave_reason(task: Task, error: Exception) -> None:
+    """Write why a task failed to `task.error`, for the driver on whichever host it is."""
     expected = isinstance(error, SpliceError)
     reason = {
         "cause": str(error) if expected else f"{type(error).__name__}: {error}",

@@ -162,7 +162,8 @@ def _proven(definition: Definition, backend: Gigatoken, sample: Sequence[bytes])
     the reference: implementations part ways most often there, and such documents are few.
     """
     library = definition.reference.library
-    tests = [(f"probe {name!r}", text.encode()) for name, text in probes(list(definition.added))]
+    literals = [form for text in definition.added for form in (text, text.replace("▁", " "))]
+    tests = [(f"probe {name!r}", text.encode()) for name, text in probes(literals)]
     count = len(tests)
     documents = cut_sample(sample)
     tests += [(f"document {i} of the sample", document) for i, document in enumerate(documents)]

@@ -40,7 +40,7 @@ class Definition:
     special: frozenset[int]  # what no text may give; the unknown token is not among them
     added: dict[
         str, int
-    ]  # text and id of every token looked for, or kept from being looked for, ahead of the model
+    ]  # text and id of the tokens that are looked for ahead of the model, and of the special ones
     reference: Reference = field(repr=False)
     fast_json: Callable[[], str] = field(repr=False)  # the tokenizer.json for gigatoken; may raise
     config: dict[str, Any] = field(repr=False)  # the user's tokenizer_config.json
@@ -170,10 +170,8 @@ def _read_model(data: bytes, name: str) -> Definition:
         """sentencepiece knows a role only by a control piece; `<|endoftext|>` as a user-defined one is found by its name."""
         if own >= 0:
             return own
-        named = [
-            sp.piece_to_id(piece) for piece in WELL_KNOWN[role] if piece_of(sp.piece_to_id(piece)) == piece
-        ]
-        return next((token for token in named if not sp.is_unknown(token)), None)
+        named = [i for piece in WELL_KNOWN[role] if piece_of(i := sp.piece_to_id(piece)) == piece]
+        return next((i for i in named if not sp.is_unknown(i) and not sp.is_control(i)), None)
 
     roles = {
         "bos": role_of("bos", sp.bos_id()),

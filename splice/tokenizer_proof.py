@@ -130,7 +130,9 @@ def _probes(literals: Sequence[str]) -> Iterator[tuple[str, str]]:
         "<|im_start|>",
     }
     usual |= {"<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|fim_prefix|>", "<think>"}
-    for literal in [*dict.fromkeys(literals)][:MAX_LITERALS] + sorted(usual - set(literals)):
+    literals = list(dict.fromkeys(literals))
+    some = literals[:: -(-len(literals) // MAX_LITERALS) or 1]
+    for literal in [*some, *sorted(usual.difference(literals))]:
         yield f"the text {literal!a}", literal
         yield (
             f"the text {literal!a} among words",

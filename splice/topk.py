@@ -22,7 +22,8 @@ from .postings import BLOCK, BLOCK_BITS, Counts, Postings
 
 STRIP_BITS = 6
 STRIP = 1 << STRIP_BITS  # documents of a strip: a set of them is one 64-bit mask
-SLACK = 8
+SLACK = 4
+TABLE = 32  # counts of a term whose saturation is tabulated
 QUERY_TF = {"linear": 0, "sqrt": 1, "binary": 2}
 
 
@@ -147,7 +148,8 @@ def _query_factor(tf, query_tf):
     return np.sqrt(np.float64(tf)) if query_tf == 1 else 1.0
 
 
-def float32_error(n_terms: int | np.ndarray) -> float | np.ndarray:
+@njit(cache=True, nogil=True, inline="always")
+def float32_error(n_terms):
     """Bound on |float32 score - float64 score| / float64 score for a query of `n_terms` different terms.
 
     All terms are non-negative. Weight, factor and product are rounded once each and the sum n times, each by at most 2**-24; twice
@@ -169,15 +171,32 @@ def _insert(scores, documents, score, document):
 
 
 @njit(cache=True, nogil=True)
-def _exact_score(document_ends, terms, tfs, norms, k1, d, factors):
-    """The score of document d, float64, terms ascending; factors float64 [V] = f(query tf) idf, 0 for terms not in the query."""
-    total = 0.0
-    for i in range(document_ends[d], document_ends[d + 1]):
-        factor = factors[terms[i]]
-        if factor > 0.0:
-            tf = np.float64(tfs[i])
-            total += factor * (tf * (k1 + 1.0) / (tf + norms[d]))
-    return total
+def _exact_score(document_ends, terms, tfs, norms, k1, d, factors, saturation):
+    """The score of document d in float64; factors float64 [V] = f(query tf) idf, 0 for terms not in the query.
+
+    The terms of d go in turn to four sums: one order, that of the document, whatever the query, and no chain of waiting additions.
+    saturation float64 [TABLE] is scratch: tf (k1 + 1) / (tf + norm) of small counts, divided once.
+    """
+    norm = norms[d]
+    for tf in range(TABLE):
+        saturation[tf] = np.float64(tf) * (k1 + 1.0) / (np.float64(tf) + norm + (tf == 0))
+    s0 = s1 = s2 = s3 = 0.0
+    start, end = document_ends[d], document_ends[d + 1]
+    for i in range(start, end - 3, 4):
+        s0 += _product(terms[i], tfs[i], norm, k1, factors, saturation)
+        s1 += _product(terms[i + 1], tfs[i + 1], norm, k1, factors, saturation)
+        s2 += _product(terms[i + 2], tfs[i + 2], norm, k1, factors, saturation)
+        s3 += _product(terms[i + 3], tfs[i + 3], norm, k1, factors, saturation)
+    for i in range(end - ((end - start) & 3), end):
+        s0 += _product(terms[i], tfs[i], norm, k1, factors, saturation)
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _product(term, tf, norm, k1, factors, saturation):
+    if tf < TABLE:
+        return factors[term] * saturation[tf]
+    return factors[term] * (np.float64(tf) * (k1 + 1.0) / (np.float64(tf) + norm))
 
 
 @njit(cache=True, nogil=True)
@@ -190,8 +209,15 @@ def set_factors(document_ends, terms, tfs, idf, query_tf, q, factors, clear):
 @njit(cache=True, nogil=True)
 def exact_scores(document_ends, terms, tfs, norms, k1, documents, factors, scores):
     """The float64 scores of some documents for the query in `factors`."""
+    saturation = np.empty(TABLE)
     for i in range(documents.size):
-        scores[i] = _exact_score(document_ends, terms, tfs, norms, k1, documents[i], factors)
+        scores[i] = _exact_score(document_ends, terms, tfs, norms, k1, documents[i], factors, saturation)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add_postings(documents, weights, factor, sums):
+    for i in range(documents.size):
+        sums[documents[i]] += factor * weights[i]
 
 
 @njit(cache=True, nogil=True)
@@ -228,8 +254,8 @@ def _rank_batch(
                 term = terms[i]
                 if head_rows[term] < 0:
                     factor = np.float32(_query_factor(tfs[i], query_tf))
-                    for j in range(ends[block, term], ends[block, term + 1]):
-                        sum_q[posting_documents[j]] += factor * weights[j]
+                    start, end = ends[block, term], ends[block, term + 1]
+                    _add_postings(posting_documents[start:end], weights[start:end], factor, sum_q)
         first_strip = block << (BLOCK_BITS - STRIP_BITS)
         last_strip = min(first_strip + (BLOCK >> STRIP_BITS), (norms.size + STRIP - 1) >> STRIP_BITS)
         for strip in range(first_strip, last_strip):
@@ -240,6 +266,12 @@ def _rank_batch(
                 if strip + 1 < last_strip:
                     for address in range(next_strip + (strip_bytes >> 6) * q // n_queries * 64, next_strip + (strip_bytes >> 6) * (q + 1) // n_queries * 64, 64):
                         _prefetch(address)
+                if q + 1 < n_queries:
+                    ahead = sums.ctypes.data + ((q + 1) * sums.shape[1] + within) * 4
+                    _prefetch(ahead)
+                    _prefetch(ahead + 64)
+                    _prefetch(ahead + 128)
+                    _prefetch(ahead + 192)
                 mask = _add_strip(
                     head, rows.ctypes.data + row_ends[q] * 4, row_factors.ctypes.data + row_ends[q] * 4,
                     row_ends[q + 1] - row_ends[q], sums.ctypes.data + (q * sums.shape[1] + within) * 4, best[q, k - 1],
@@ -252,33 +284,36 @@ def _rank_batch(
                     if score > best[q, k - 1] and document != queries[q]:
                         _insert(best[q], best_documents[q], score, document)
                 sums[q, within : within + STRIP] = 0
+    saturation = np.empty(TABLE)
     for q in range(n_queries):
         set_factors(document_ends, terms, tfs, idf, query_tf, queries[q], factors, False)
         n_terms = document_ends[queries[q] + 1] - document_ends[queries[q]]
         proved[q] = _rank_candidates(
-            document_ends, terms, tfs, norms, k1, factors, best_documents[q], best[q, k - 1], n_terms, scores[q], documents[q]
+            document_ends, terms, tfs, norms, k1, factors, saturation, float32_error(n_terms), best[q], best_documents[q], scores[q], documents[q],
         )
         set_factors(document_ends, terms, tfs, idf, query_tf, queries[q], factors, True)
 
 
 @njit(cache=True, nogil=True)
 def _rank_candidates(
-    document_ends, terms, tfs, norms, k1, factors, candidates, cutoff, n_terms, scores, documents
+    document_ends, terms, tfs, norms, k1, factors, saturation, error, best, candidates, scores, documents
 ):
-    """Score the candidates exactly and sort them, ties by document number; True where no other document can belong to them.
+    """Score the candidates exactly and sort them, ties by document number; True where no other document can be among the m best.
 
-    `cutoff`: the lowest float32 score among the candidates, 0 where they are all that score above 0.
+    best float32, descending, and candidates int32: m + SLACK documents. With t the m-th float32 score, m documents have exact scores
+    of at least t / (1 + error), so nothing whose float32 score is below t (1 - 2 error) can be among the m best.
     """
     m = scores.size
     scores[:] = 0.0
     documents[:] = -1
+    least = np.float64(best[m - 1]) * (1.0 - 2.0 * error)
     for i in range(candidates.size):
         d = candidates[i]
-        if d < 0:
+        if d < 0 or best[i] < least:
             break
-        score = _exact_score(document_ends, terms, tfs, norms, k1, d, factors)
-        at = m
-        while at > 0 and (documents[at - 1] < 0 or scores[at - 1] < score or (scores[at - 1] == score and documents[at - 1] > d)):
+        score = _exact_score(document_ends, terms, tfs, norms, k1, d, factors, saturation)
+        at = min(i, m)
+        while at > 0 and (scores[at - 1] < score or (scores[at - 1] == score and documents[at - 1] > d)):
             if at < m:
                 scores[at] = scores[at - 1]
                 documents[at] = documents[at - 1]
@@ -286,8 +321,7 @@ def _rank_candidates(
         if at < m:
             scores[at] = score
             documents[at] = d
-    error = (n_terms + 8) * 2.0**-23
-    return cutoff == 0.0 or scores[m - 1] * (1.0 - error) > np.float64(cutoff)
+    return best[-1] == 0 or best[-1] < least
 
 
 @njit(cache=True, nogil=True)
@@ -298,8 +332,8 @@ def _scatter_all(document_ends, terms, tfs, query_tf, q, ends, posting_documents
         for i in range(document_ends[q], document_ends[q + 1]):
             term = terms[i]
             factor = np.float32(_query_factor(tfs[i], query_tf))
-            for j in range(ends[block, term], ends[block, term + 1]):
-                sums_b[posting_documents[j]] += factor * weights[j]
+            start, end = ends[block, term], ends[block, term + 1]
+            _add_postings(posting_documents[start:end], weights[start:end], factor, sums_b)
 
 
 @njit(cache=True, nogil=True)

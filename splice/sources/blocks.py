@@ -1,7 +1,7 @@
 """The bytes of a file as blocks of bounded size, decompressed where the name says so (.gz, .zst).
 
-Several gzip members or zstd frames one after the other are read through. A block is never larger than BLOCK_BYTES, however
-much a few bytes of input expand to.
+Several gzip members or zstd frames one after the other are read through. A block is never larger than BLOCK_BYTES,
+however much a few bytes of input expand to.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from .records import os_reason
 
 BLOCK_BYTES = 2**20
 INPUT_BYTES = 64 * 2**10
-ZSTD_BLOCK_BYTES = (
-    128 * 2**10
-)  # a zstd block's largest content: what is lost before damage is less than one block
+ZSTD_BLOCK_BYTES = 128 * 2**10  # of a zstd block's content: less than one is lost before damage
 EXPANSION = 4  # compressed text to plain text, about: for estimates
 
 
@@ -87,9 +85,7 @@ def _gzip_blocks(file: io.FileIO) -> Iterator[bytes]:
                 if not data:
                     raise BrokenInput("gzip: the file ends in the middle of the compressed data (truncated)")
         data = member.unused_data or file.read(INPUT_BYTES)
-        while data and not data.strip(
-            b"\0"
-        ):  # padding after the last member, as tapes and some writers leave it
+        while data and not data.strip(b"\0"):  # padding after the last member, as tapes leave it
             data = file.read(INPUT_BYTES)
         data = data.lstrip(b"\0")
 

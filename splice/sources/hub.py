@@ -22,7 +22,7 @@ from .rows import fields, require_fields
 PREFIX = "hub:"
 BATCH_ROWS = 256
 COMMIT_DIGITS = 40
-SHARD_BYTES = 256 * 2**20  # an estimate: the hub's usual size of a file, unpacked
+SHARD_BYTES = 256 * 2**20  # where the hub does not say: its usual size of a file, unpacked
 
 
 def parse(spec: str) -> tuple[str, str | None, str | None]:
@@ -62,16 +62,10 @@ def plan(source: str, spec: str, settings: SourceSettings) -> list[Unit]:
     if stream.features is not None:
         require_fields(spec, list(stream.features), settings)
     shards = stream.num_shards
-    name = display_name(dataset)
-    return [
-        Unit(
-            source,
-            "hub",
-            ((dataset, config, split, revision, ":".join(version), name, shard, shards),),
-            SHARD_BYTES,
-        )
-        for shard in range(shards)
-    ]
+    described = (builder.info.splits or {}).get(split)
+    size = described.num_bytes // shards if described and described.num_bytes else SHARD_BYTES
+    item = (dataset, config, split, revision, ":".join(version), display_name(dataset))
+    return [Unit(source, "hub", ((*item, shard, shards),), size) for shard in range(shards)]
 
 
 def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantined]:

@@ -22,6 +22,7 @@ from .rows import document, kind_of, require_fields
 
 Item = tuple[str, str, int, int | None, int]
 PROBE_ROWS = 100
+PROBE_BLOCKS = 16
 
 
 def plan_file(path: str, name: str, settings: SourceSettings, target_bytes: int) -> list[tuple[Item, int]]:
@@ -72,7 +73,8 @@ def probe(path: str, name: str, settings: SourceSettings) -> None:
     """Raises SpliceError where none of the file's first 100 rows has the text (or id) field: a setting, not bad rows."""
     rows: list[dict[str, Any]] = []
     try:
-        for _, line in islice(split_lines(read_blocks(path), 1, BLOCK_BYTES), PROBE_ROWS):
+        blocks = islice(read_blocks(path), PROBE_BLOCKS)
+        for _, line in islice(split_lines(blocks, 1, BLOCK_BYTES), PROBE_ROWS):
             row = json.loads(line) if line is not None else None
             if type(row) is not dict:
                 return

@@ -25,9 +25,7 @@ def split_lines(
     held_bytes = 0
     try:
         for block in blocks:
-            if (
-                not held_bytes and block.isspace()
-            ):  # blank lines by the million; "\r" before its "\n" falls in as well
+            if not held_bytes and block.isspace():  # blank lines by the million
                 number += block.count(b"\n")
                 continue
             pieces = block.split(b"\n")

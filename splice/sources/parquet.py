@@ -83,11 +83,11 @@ def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantine
             groups = file.metadata.num_row_groups
             for group in range(start, groups if stop is None else min(stop, groups)):
                 after = row + file.metadata.row_group(group).num_rows
-                batches = file.iter_batches(
-                    _batch_rows(file, group), row_groups=[group], columns=wanted, use_threads=False
-                )
+                rows = _batch_rows(file, group)
                 try:
-                    for batch in batches:
+                    for batch in file.iter_batches(
+                        rows, row_groups=[group], columns=wanted, use_threads=False
+                    ):
                         yield from documents(batch, found, name, row, settings)
                         row += batch.num_rows
                 except _damage() as error:

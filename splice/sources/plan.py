@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -93,7 +94,8 @@ def _expand(spec: str) -> list[str]:
     parent = os.path.dirname(os.path.abspath(spec))
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent)
-    raise SpliceError(f"{printable(spec)}: does not exist ({printable(parent)} does)")
+    hint = f"; of the hub: {hub.PREFIX}{spec}" if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec) else ""
+    raise SpliceError(f"{printable(spec)}: does not exist ({printable(parent)} does{hint})")
 
 
 def _refuse_repeats(specs: list[str]) -> None:
@@ -147,10 +149,9 @@ def _plan_directory(spec: str, source: str, settings: SourceSettings, target_byt
         wanted = f"no file matches --glob {' '.join(settings.glob)}" if settings.glob else "no file to read"
         raise SpliceError(f"{printable(spec)}: {wanted} (found: {describe(listing.skipped)})")
     if shards := _shards(listing):
-        return _plan_files(
-            source, [(os.path.join(root, file.path), file.path) for file in shards], settings, target_bytes
-        )
-    return tree.plan(source, root, listing.files, target_bytes)
+        named = [(os.path.join(root, file.path), file.path) for file in shards]
+        return _plan_files(source, named, settings, target_bytes)
+    return tree.plan(source, root, listing.files, settings, target_bytes)
 
 
 def _shards(listing: Listing) -> list[File]:
@@ -191,11 +192,8 @@ def _kind(path: str, lines: tuple[str, ...]) -> str | None:
     lower = path.lower()
     if lower.endswith((".parquet", ".pq")):
         return "parquet"
-    return (
-        "jsonl"
-        if lower.endswith(tuple(ending + packed for ending in lines for packed in COMPRESSED))
-        else None
-    )
+    endings = tuple(ending + packed for ending in lines for packed in COMPRESSED)
+    return "jsonl" if lower.endswith(endings) else None
 
 
 def _mode(path: str) -> int:

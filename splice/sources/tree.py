@@ -24,17 +24,21 @@ READ_BYTES = 2**20
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def plan(source: str, root: str, files: Iterable[File], target_bytes: int) -> list[Unit]:
-    """Units of about target_bytes of files, in the order of the files."""
+def plan(
+    source: str, root: str, files: Iterable[File], settings: SourceSettings, target_bytes: int
+) -> list[Unit]:
+    """Units of about target_bytes of files, in the order of the files. Files too long to be read count for nothing."""
+    limit = max_bytes(settings)
     units: list[Unit] = []
     members: list[File] = []
     size = 0
     for file in files:
-        if members and (size + file.bytes > target_bytes or len(members) == MAX_FILES):
+        bytes_ = file.bytes if file.bytes <= limit else 0
+        if members and (size + bytes_ > target_bytes or len(members) == MAX_FILES):
             units.append(_unit(source, root, members, size))
             members, size = [], 0
         members.append(file)
-        size += file.bytes
+        size += bytes_
     if members:
         units.append(_unit(source, root, members, size))
     return units
@@ -72,7 +76,9 @@ def read_file(path: str, limit: int) -> bytes:
     try:
         # A regular file may still answer short (NFS, FUSE): only an empty read is its end.
         first = os.read(fd, min(limit, FIRST_READ_BYTES))
-        if not first and not stat.S_ISREG(os.fstat(fd).st_mode):  # asked of empty ones alone: it costs as much as open
+        if not first and not stat.S_ISREG(
+            os.fstat(fd).st_mode
+        ):  # asked of empty ones alone: it costs as much as open
             raise OSError(errno.EINVAL, "Not a regular file")
         left = limit - len(first)
         pieces: list[bytes] = []

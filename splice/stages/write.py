@@ -25,7 +25,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     numbers = permutation(int(first[-1]), args["seed"], "examples")[args["start"] : args["stop"]]
     examples = (_example(args, int(number), first) for number in numbers)
     path = Path(args["output"]) / "data" / args["file"]
-    with replacing(path) as temporary:
+    with replacing(path, sync=True) as temporary:
         totals = write_shard(temporary, examples, args["length"], args["retriever"])
         digest = file_sha256(temporary)
         size = temporary.stat().st_size

@@ -218,6 +218,7 @@ def test_a_file_too_long_is_rejected_by_its_first_bytes(tmp_path):
     assert got["huge.bin"] == Rejected("huge.bin", "too_long")
     assert got["long.txt"] == Rejected("long.txt", "too_long")
     assert got["fits.txt"].text == b"a" * 400
+    assert sum(unit.bytes for unit in plan_units([str(tmp_path)], SourceSettings(max_chars=100))) == 400
     assert check(b"a" * 401, SourceSettings(max_chars=100)) == "too_long"
 
 
@@ -948,6 +949,7 @@ def test_errors_before_any_work(tmp_path):
     for specs, fields, message in [
         ([], {}, "no source given"),
         ([f"{tmp_path}/no/where"], {}, r"no/where: does not exist \(.* does\)"),
+        (["allenai/c4"], {}, "does not exist .*hub:allenai/c4"),
         ([f"{tmp_path}/*.nope"], {}, "no file matches"),
         (
             [f"{tmp_path}/d"],
@@ -976,6 +978,15 @@ def test_a_wrong_field_name_is_an_error_before_the_work_and_not_a_million_bad_ro
         read(path, text_field="body", id_field="key")
     path.write_bytes(row(body="a") * 99 + row(text="b"))
     assert len(quarantined(read(path))) == 99
+
+
+def test_looking_for_the_fields_does_not_unpack_a_bomb(tmp_path, monkeypatch):
+    path = write(tmp_path, {"n.jsonl.gz": gzip.compress(bytes(64 * 2**20))}) / "n.jsonl.gz"
+    given = []
+    real = jsonl.read_blocks
+    monkeypatch.setattr(jsonl, "read_blocks", lambda *a: (given.append(len(b)) or b for b in real(*a)))
+    plan_units([str(path)], SETTINGS)
+    assert sum(given) <= 17 * 2**20
 
 
 # --- fingerprint
