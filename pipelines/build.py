@@ -33,7 +33,7 @@ from splice.pipelines.beam import local_processes, run_tasks, runner_options
 from splice.pipelines.lock import locked
 from splice.pipelines.processes import TaskProcesses
 from splice.pipelines.progress import StageProgress
-from splice.pipelines.supervise import WorkerWatch
+from splice.pipelines.supervise import watching_workers
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.store.manifest import MANIFEST
@@ -73,7 +73,7 @@ class Run:
             threads = max(1, workers // len(todo))
             wall, cpu = time.monotonic(), self.cpu_seconds()
             waiting = [task for task, _ in todo]
-            with StageProgress(self.console, name, waiting, [w for _, w in todo]), WorkerWatch(name):
+            with StageProgress(self.console, name, waiting, [w for _, w in todo]), watching_workers(name):
                 run_tasks(waiting, self.options, threads)
             times.wall_seconds += time.monotonic() - wall
             times.cpu_seconds += self.cpu_seconds() - cpu

@@ -12,11 +12,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-LOST_GRACE_SECONDS = 3.0
 
 
 def supervised(work: Callable[[], int]) -> int:
@@ -57,59 +57,39 @@ def _hint(killer: str) -> str:
     return ""
 
 
-class WorkerWatch:
-    """Ends the driver with a clear error when a worker process dies: Beam's own runner would wait for it for ever.
+@contextmanager
+def watching_workers(stage: str) -> Iterator[None]:
+    """Ends the driver with a clear error when a worker process dies: Beam's local runner would wait for it for ever.
 
-    Only processes started while it watches count. A worker may also vanish because the stage is over, so one that is
-    gone is an error only when the stage goes on for some seconds without it.
+    Beam waits for each process it starts in a thread of its own, and that thread fails when the process did. Nobody
+    looks at the thread but this hook.
     """
+    before = threading.excepthook
 
-    def __init__(self, stage: str) -> None:
-        self.stage = stage
-        self._before = _children()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="worker-watch", daemon=True)
+    def lost(failure: threading.ExceptHookArgs) -> None:
+        if failure.thread is None or failure.thread.name != "run_worker":
+            before(failure)
+            return
+        print(
+            f"splice: a worker process of stage {stage} died (killed by hand, or by the kernel when memory ran out): "
+            f"{failure.exc_value}.\n{RESUME}",
+            file=sys.stderr,
+            flush=True,
+        )
+        for process in _descendants(os.getpid()):
+            os.kill(process, signal.SIGKILL)
+        os._exit(1)
 
-    def __enter__(self) -> WorkerWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        workers: set[int] = set()
-        while not self._stop.wait(0.5):
-            alive = _children() - self._before
-            gone = workers - alive
-            workers |= alive
-            if gone and not self._stop.wait(LOST_GRACE_SECONDS):
-                print(
-                    f"splice: worker process {min(gone)} of stage {self.stage} died (killed by hand, or by the kernel "
-                    f"when memory ran out).\n{RESUME}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                for worker in _children() - self._before:
-                    os.kill(worker, signal.SIGKILL)
-                os._exit(1)
-
-
-def _children() -> set[int]:
-    """Live child processes of this one (zombies are not)."""
-    found = set()
-    for listing in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = listing.read_text().split()
-        except OSError:
-            continue
-        found.update(int(pid) for pid in pids if _state(pid) not in ("Z", "X", ""))
-    return found
-
-
-def _state(pid: str) -> str:
+    threading.excepthook = lost
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (OSError, IndexError):
-        return ""
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _descendants(process: int) -> list[int]:
+    found = []
+    for listing in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, listing.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found

@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 
 from .errors import SpliceError
-from .postings import BLOCK, Counts, Postings, count_corpus, local_dfs, take, transpose
+from .postings import Counts, Postings, count_corpus, local_dfs, take, transpose
 from .topk import (
     QUERY_TF,
     STRIP,
@@ -29,6 +29,7 @@ from .topk import (
     Model,
     aligned,
     build_head,
+    clear_factors,
     exact_scores,
     rank_batch,
     rank_one,
@@ -38,8 +39,10 @@ from .topk import (
 FORMAT = 1
 HEAD_BYTES = 512 << 20  # the most that the dense rows may take
 HEAD_SHARE = 0.05  # a term of more than this share of the documents gets a dense row
-SUMS_BYTES = 32 << 20  # score buffer of a thread: 128 queries x 65,536 documents
-MOST_QUERIES = 512  # of a batch
+SUMS_BYTES = 32 << 20  # score buffer of a thread: 128 queries and 65,536 documents, or 1,024 and 8,192
+MOST_QUERIES = 1024  # of a batch
+LEAST_QUERIES = 128  # of a batch, where there are as many: they share the reading of the dense rows
+FEW_QUERIES = 32  # up to here the dense rows are not worth building
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,28 @@ class Bm25Settings:
         if not 0 <= self.b <= 1:
             raise SpliceError(f"BM25's b is {self.b}; it must lie between 0 and 1 (usually 0.75)")
         if self.query_tf not in QUERY_TF:
-            raise SpliceError(f"BM25's query_tf is {self.query_tf!r}; it must be one of {', '.join(QUERY_TF)}")
+            raise SpliceError(
+                f"BM25's query_tf is {self.query_tf!r}; it must be one of {', '.join(QUERY_TF)}"
+            )
         if not 0 < self.max_df <= 1:
-            raise SpliceError(f"BM25's max_df is {self.max_df}; it is a share of the documents, above 0 and at most 1")
+            raise SpliceError(
+                f"BM25's max_df is {self.max_df}; it is a share of the documents, above 0 and at most 1"
+            )
 
 
 class Bm25Index:
     """The documents of a pack, each ready to be a query against the others. Safe to use from several threads."""
 
-    def __init__(self, counts: Counts, settings: Bm25Settings, corpus_documents: int, corpus_words: int) -> None:
+    def __init__(
+        self, counts: Counts, settings: Bm25Settings, corpus_documents: int, corpus_words: int
+    ) -> None:
         """`corpus_documents` and `corpus_words`: of the corpus that idf and the average length are taken from."""
         self.settings = settings
         self.n_documents = len(counts.lengths)
         self._counts = counts
         self._corpus = corpus_documents, corpus_words
         self._lock = threading.RLock()
+        self._scratch = threading.local()
 
     @classmethod
     def build(
@@ -89,10 +99,12 @@ class Bm25Index:
     def _model(self) -> Model:
         n, words = self._corpus
         k1, b = float(self.settings.k1), float(self.settings.b)
-        dfs = self._counts.dfs.astype(np.float64)
+        dfs, which = np.unique(self._counts.dfs, return_inverse=True)
+        # math.log and not np.log, whose last bit differs between processors
+        idf = np.array([math.log(1.0 + (n - df + 0.5) / (df + 0.5)) for df in dfs.tolist()])
         lengths = self._counts.lengths.astype(np.float64)
         norms = k1 * (1.0 - b + b * (lengths / (words / n))) if words else np.full(self.n_documents, k1)
-        return Model(np.log(1.0 + (n - dfs + 0.5) / (dfs + 0.5)), norms, k1, QUERY_TF[self.settings.query_tf])
+        return Model(idf[which], norms, k1, QUERY_TF[self.settings.query_tf])
 
     @cached_property
     def _postings(self) -> Postings:
@@ -106,6 +118,12 @@ class Bm25Index:
         terms = np.sort(terms[np.argsort(-dfs[terms], kind="stable")[:most]])
         return build_head(self._counts, self._model, terms)
 
+    def _factors(self) -> np.ndarray:
+        """float64 [V] of this thread, zero between uses: clearing it costs less than allocating it."""
+        if not hasattr(self._scratch, "factors"):
+            self._scratch.factors = np.zeros(len(self._counts.dfs))
+        return self._scratch.factors
+
     def neighbours(self, queries: np.ndarray, m: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The m best other documents of each query document that score above 0, ties by document number.
 
@@ -115,14 +133,20 @@ class Bm25Index:
         documents, scores = np.full((len(queries), m), -1, np.int32), np.zeros((len(queries), m), np.float64)
         if not len(queries) or m < 1:
             return documents, scores
+        if len(queries) <= FEW_QUERIES:
+            self._rank_singly(queries, np.arange(len(queries)), documents, scores)
+            return documents, scores
         with self._lock:
             postings, head = self._postings, self._head
-        columns = min(BLOCK, -(-self.n_documents // STRIP) * STRIP)
-        size = max(1, min(MOST_QUERIES, SUMS_BYTES // (4 * columns), -(-len(queries) // threads)))
+        columns = min(1 << postings.block_bits, -(-self.n_documents // STRIP) * STRIP)
+        share = max(
+            LEAST_QUERIES, -(-len(queries) // (8 * threads))
+        )  # the last batches must not leave threads idle
+        size = max(1, min(MOST_QUERIES, SUMS_BYTES // (4 * columns), share))
         starts = iter(range(0, len(queries), size))
 
         def work() -> None:
-            sums, factors = aligned((size, columns)), np.zeros(len(self._counts.dfs))
+            sums = aligned((size, columns))
             while True:
                 with self._lock:
                     start = next(starts, None)
@@ -130,13 +154,9 @@ class Bm25Index:
                     return
                 batch = slice(start, start + size)
                 documents[batch], scores[batch], proved = rank_batch(
-                    queries[batch], m, self._counts, self._model, postings, head, sums, factors
+                    queries[batch], m, self._counts, self._model, postings, head, sums, self._factors()
                 )
-                for i in start + np.flatnonzero(~proved):
-                    allowed = np.ones(self.n_documents, np.bool_)
-                    allowed[queries[i]] = False
-                    found = rank_one(int(queries[i]), m, allowed, self._counts, self._model, postings, factors)
-                    documents[i, : len(found[0])], scores[i, : len(found[0])] = found
+                self._rank_singly(queries, start + np.flatnonzero(~proved), documents, scores)
 
         if threads <= 1:
             work()
@@ -146,34 +166,43 @@ class Bm25Index:
                     done.result()
         return documents, scores
 
+    def _rank_singly(
+        self, queries: np.ndarray, rows: np.ndarray, documents: np.ndarray, scores: np.ndarray
+    ) -> None:
+        """Write the neighbours of queries[rows] to those rows of documents and scores, one query after the other."""
+        allowed = np.ones(self.n_documents, np.bool_)
+        for row in rows:
+            found, found_scores = self.best_unused(int(queries[row]), documents.shape[1], allowed)
+            documents[row], scores[row] = -1, 0.0
+            documents[row, : len(found)], scores[row, : len(found)] = found, found_scores
+
     def best_unused(self, query: int, k: int, unused: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The k best documents among those with unused[d] (bool [N]) and d != query: documents int32 and scores float64, up to k."""
+        """The k best documents among those with unused[d] (bool [N]) and d != query: documents int32, scores float64, up to k each."""
         allowed = np.array(unused, np.bool_)
         allowed[query] = False
         with self._lock:
             postings = self._postings
-        factors = np.zeros(len(self._counts.dfs))
-        return rank_one(int(query), k, allowed, self._counts, self._model, postings, factors)
+        return rank_one(int(query), k, allowed, self._counts, self._model, postings, self._factors())
 
     def pair_scores(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """float64 [P]: the scores of the pairs (queries[i], documents[i]).
 
         The words that only one document of the corpus has are not in the index, so a document's score for itself lacks them.
         """
-        queries, documents = np.broadcast_arrays(np.asarray(queries, np.int64), np.asarray(documents, np.int64))
+        queries, documents = np.broadcast_arrays(
+            np.asarray(queries, np.int64), np.asarray(documents, np.int64)
+        )
         scores = np.zeros(len(queries))
-        factors = np.zeros(len(self._counts.dfs))
-        arrays = self._counts.document_ends, self._counts.terms, self._counts.tfs
+        factors = self._factors()
         order = np.argsort(queries, kind="stable")
         cuts = np.flatnonzero(np.diff(queries[order])) + 1
         for pairs in np.split(order, cuts) if len(order) else []:
-            query = int(queries[pairs[0]])
-            found = np.empty(len(pairs))
-            set_factors(*arrays, self._model.idf, self._model.query_tf, query, factors, False)
-            exact_scores(
-                *arrays, self._model.norms, self._model.k1, documents[pairs].astype(np.int32), factors, found
-            )
-            set_factors(*arrays, self._model.idf, self._model.query_tf, query, factors, True)
+            query, found = int(queries[pairs[0]]), np.empty(len(pairs))
+            try:
+                set_factors(query, self._counts, self._model, factors)
+                exact_scores(documents[pairs].astype(np.int32), self._counts, self._model, factors, found)
+            finally:
+                clear_factors(query, self._counts, factors)
             scores[pairs] = found
         return scores
 
@@ -187,7 +216,7 @@ class Bm25Index:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         checksums = {}
-        for name, array in vars(self._counts).items():
+        for name, array in self._counts._asdict().items():
             np.save(directory / f"{name}.npy", array, allow_pickle=False)
             checksums[name] = _checksum(array)
         n, words = self._corpus
@@ -209,7 +238,9 @@ class Bm25Index:
         try:
             facts = json.loads(path.read_text())
             if facts["format"] != FORMAT:
-                raise SpliceError(f"{path}: format {facts['format']}, this version reads {FORMAT}; link again")
+                raise SpliceError(
+                    f"{path}: format {facts['format']}, this version reads {FORMAT}; link again"
+                )
             settings = Bm25Settings(**facts["settings"])
             corpus = int(facts["corpus_documents"]), int(facts["corpus_words"])
             arrays = {}
@@ -219,7 +250,7 @@ class Bm25Index:
                 if _checksum(arrays[name]) != checksum:
                     raise ValueError("its checksum is not the one in index.json")
             path = directory / "index.json"
-            return cls(Counts(**arrays), settings, *corpus)
+            return cls(Counts.frozen(*(arrays[name] for name in Counts._fields)), settings, *corpus)
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise SpliceError(f"{path}: {error}; {remedy}") from error
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from splice.errors import SpliceError
+from splice.errors import Interrupted, SpliceError
 from splice.settings import choices, fields, resolve
 
 app = typer.Typer(
@@ -44,7 +44,11 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
     from splice.pipelines.build import build
     from splice.pipelines.summary import show_summary
 
-    show_summary(build(settings, _beam_options, console), settings, console)
+    try:
+        manifest = build(settings, _beam_options, console)
+    except KeyboardInterrupt:  # here, because typer ends on it without a word
+        raise Interrupted("interrupted; what is done is kept: run the same command again and it goes on") from None
+    show_summary(manifest, settings, console)
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -147,9 +151,6 @@ def run(arguments: list[str]) -> int:
     except SpliceError as error:
         print(f"splice: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("splice: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         return 1
     return 0

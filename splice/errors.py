@@ -16,3 +16,9 @@ class BuildFailed(SpliceError):
     """The work itself failed (a killed worker, a full disk); what is done is kept and a rerun goes on."""
 
     exit_code = 1
+
+
+class Interrupted(SpliceError):
+    """Ctrl-C: not a failure, but the exit code tells scripts that the work is not done."""
+
+    exit_code = 130

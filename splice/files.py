@@ -70,6 +70,8 @@ def sweep(directory: Path) -> int:
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Make `target` the same file as `source` by a hard link, or a copy on another file system."""
+    if target.exists() and os.path.samefile(source, target):
+        return  # renaming one name of a file onto another of its names does nothing, and would leave both
     with replacing(target) as temporary:
         try:
             os.link(source, temporary)

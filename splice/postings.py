@@ -1,26 +1,27 @@
 """From texts to the term counts of every document, and from those to the postings of every term.
 
-Notation: N documents, V terms, E entries (document, term); a block is 65,536 documents, so that a posting's document fits uint16.
+Notation: N documents, V terms, E entries (document, term); a block is 8,192 to 65,536 documents, so that the scores of a block stay
+in cache and a posting's document fits uint16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from .words import count_words
 
-BLOCK_BITS = 16
-BLOCK = 1 << BLOCK_BITS  # documents of a block
+MOST_BLOCKS = 8  # below 2**16 documents a block, which bounds the table of posting ends
 TASK_BYTES = 4 << 20  # text counted at a time: bounds the scratch memory of a thread
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """The term counts of N documents, documents and the terms of each in ascending order (a compressed sparse row matrix).
 
     Terms are numbered by descending document frequency, then by hash: the numbers depend on the texts only, and what is used often
@@ -28,22 +29,30 @@ class Counts:
     documents. Both count in `lengths`.
     """
 
-    document_ends: np.ndarray  # int64 [N + 1]; document d has the entries document_ends[d]:document_ends[d + 1]
+    document_ends: (
+        np.ndarray
+    )  # int64 [N + 1]; document d has the entries document_ends[d]:document_ends[d + 1]
     terms: np.ndarray  # int32 [E]
     tfs: np.ndarray  # uint16 [E], uint32 where a count needs it
     lengths: np.ndarray  # int32 [N], words of each document
     dfs: np.ndarray  # int32 [V], documents of each term, in the corpus that idf is taken from
 
-    def __post_init__(self) -> None:
-        for array in vars(self).values():  # as memory-mapped ones are: one compiled version of each loop serves both
+    @classmethod
+    def frozen(cls, *arrays: np.ndarray) -> Counts:
+        """Read-only arrays, as memory-mapped ones are: one compiled version of each loop serves both."""
+        for array in arrays:
             array.setflags(write=False)
+        return cls(*arrays)
 
 
-@dataclass(frozen=True)
-class Postings:
+class Postings(NamedTuple):
     """Per block of documents and term, the documents in ascending order and the term's weight in each."""
 
-    ends: np.ndarray  # int64 [blocks, V + 1]; term t in block g has the postings ends[g, t]:ends[g, t + 1]
+    block_bits: int  # a block is 2**block_bits documents
+    starts: np.ndarray  # int64 [blocks], the first posting of each block
+    ends: (
+        np.ndarray
+    )  # int32 [blocks, V + 1]; term t in block g has the postings starts[g] + (ends[g, t]:ends[g, t + 1])
     documents: np.ndarray  # uint16 [E], counted from the first document of the block
     weights: np.ndarray  # float32 [E], idf (k1 + 1) tf / (tf + norm)
 
@@ -54,18 +63,17 @@ def count_corpus(texts: Sequence[tuple[np.ndarray, np.ndarray]], max_df: float, 
     Args: texts, chunks in order, each (data uint8 [bytes], offsets int32 or int64 [n + 1]).
     """
     tasks = [
-        (data, offsets[first : last + 1]) for data, offsets in texts for first, last in _ranges(offsets, TASK_BYTES)
+        (data, offsets[first : last + 1])
+        for data, offsets in texts
+        for first, last in _ranges(offsets, TASK_BYTES)
     ]
     vocabulary = _Vocabulary()
     slots, tfs, distinct, lengths = [], [], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
-    with ThreadPoolExecutor(max(threads, 1)) as pool:
-        for first in range(0, len(tasks), 4 * threads):  # a few tasks at a time: their hashes are the bulk of the memory
-            for counted in pool.map(_count_task, tasks[first : first + 4 * threads]):
-                hashes, task_tfs, task_distinct, task_lengths = counted
-                slots.append(vocabulary.add(hashes))
-                tfs.append(task_tfs)
-                distinct.append(task_distinct)
-                lengths.append(task_lengths)
+    for hashes, task_tfs, task_distinct, task_lengths in _counted(tasks, threads):
+        slots.append(vocabulary.add(hashes))
+        tfs.append(task_tfs)
+        distinct.append(task_distinct)
+        lengths.append(task_lengths)
     n_documents = sum(len(part) for part in lengths)
     hashes, dfs = vocabulary.entries()
     kept = np.flatnonzero((dfs > 1) & (dfs <= max_df * n_documents))
@@ -73,7 +81,7 @@ def count_corpus(texts: Sequence[tuple[np.ndarray, np.ndarray]], max_df: float, 
     number = np.full(len(dfs), -1, np.int32)
     number[kept] = np.arange(len(kept), dtype=np.int32)
     terms, counts, ends = _sorted_counts(slots, tfs, np.concatenate(distinct), number, dfs[kept])
-    return Counts(ends, terms, counts, np.concatenate(lengths), dfs[kept])
+    return Counts.frozen(ends, terms, counts, np.concatenate(lengths), dfs[kept])
 
 
 def _ranges(offsets: np.ndarray, size: int) -> list[tuple[int, int]]:
@@ -83,7 +91,22 @@ def _ranges(offsets: np.ndarray, size: int) -> list[tuple[int, int]]:
         return []
     marks = np.arange(int(offsets[0]) + size, int(offsets[-1]), size)
     cuts = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks), [n]]))
-    return [(int(first), int(last)) for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [(int(first), int(last)) for first, last in pairwise(cuts)]
+
+
+def _counted(tasks: list[tuple[np.ndarray, np.ndarray]], threads: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """The counts of each task in order, `threads` at work, and few ahead of the caller: hashes are the bulk of the memory."""
+    if threads <= 1:
+        yield from map(_count_task, tasks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        ahead: deque[Future] = deque()
+        for task in tasks:
+            ahead.append(pool.submit(_count_task, task))
+            if len(ahead) > 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _count_task(task: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -119,7 +142,7 @@ class _Vocabulary:
 
 
 @njit(cache=True, nogil=True)
-def _fill_table(table, hashes):
+def _fill_table(table: np.ndarray, hashes: np.ndarray) -> None:
     mask = np.uint64(table.size - 1)
     for i in range(hashes.size):
         slot = hashes[i] & mask
@@ -129,7 +152,9 @@ def _fill_table(table, hashes):
 
 
 @njit(cache=True, nogil=True)
-def _number_hashes(hashes, table, known, dfs, n, numbers):
+def _number_hashes(
+    hashes: np.ndarray, table: np.ndarray, known: np.ndarray, dfs: np.ndarray, n: int, numbers: np.ndarray
+) -> int:
     mask = np.uint64(table.size - 1)
     for i in range(hashes.size):
         h = hashes[i]
@@ -174,7 +199,10 @@ def _sorted_counts(
 
 
 @njit(cache=True, nogil=True)
-def _scatter_terms(slots, tfs, distinct, number, cursors, document, left, documents, counts, ends):
+def _scatter_terms(
+    slots: np.ndarray, tfs: np.ndarray, distinct: np.ndarray, number: np.ndarray, cursors: np.ndarray, document: int, left: int,
+    documents: np.ndarray, counts: np.ndarray, ends: np.ndarray,
+) -> tuple[int, int]:  # fmt: skip
     """Append each entry to its term's postings; ends[d + 1] counts what document d keeps.
 
     `document` and `left` carry the position over from the slots before: `left` entries of `document` are done.
@@ -195,7 +223,9 @@ def _scatter_terms(slots, tfs, distinct, number, cursors, document, left, docume
 
 
 @njit(cache=True, nogil=True)
-def _scatter_documents(dfs, documents, counts, cursors, terms, sorted_counts):
+def _scatter_documents(
+    dfs: np.ndarray, documents: np.ndarray, counts: np.ndarray, cursors: np.ndarray, terms: np.ndarray, sorted_counts: np.ndarray
+) -> None:  # fmt: skip
     at = 0
     for term in range(dfs.size):
         for _ in range(dfs[term]):
@@ -212,51 +242,61 @@ def local_dfs(counts: Counts) -> np.ndarray:
     return np.bincount(counts.terms, minlength=len(counts.dfs))
 
 
+def block_bits(n_documents: int) -> int:
+    """Logarithm of the block size: the smallest from 2**13 that leaves MOST_BLOCKS, at most 2**16."""
+    return min(16, max(13, (-(-n_documents // MOST_BLOCKS) - 1).bit_length()))
+
+
 def transpose(counts: Counts, idf: np.ndarray, norms: np.ndarray, k1: float) -> Postings:
-    """The postings of all terms. `idf` float64 [V]; `norms` float64 [N] = k1 (1 - b + b length / average length)."""
+    """The postings of all terms. idf float64 [V]; norms float64 [N] = k1 (1 - b + b length / average length)."""
     n, n_terms = len(counts.lengths), len(counts.dfs)
-    n_blocks = max(1, -(-n // BLOCK))
-    ends = np.zeros((n_blocks, n_terms + 1), np.int64)
+    bits = block_bits(n)
+    firsts = np.arange(0, max(n, 1), 1 << bits)
+    starts = counts.document_ends[firsts]
+    ends = np.zeros((len(firsts), n_terms + 1), np.int32)
     documents, weights = np.empty(len(counts.terms), np.uint16), np.empty(len(counts.terms), np.float32)
-    for block in range(n_blocks):
-        first, last = block * BLOCK, min(n, (block + 1) * BLOCK)
-        _transpose_block(
-            counts.document_ends, counts.terms, counts.tfs, first, last, idf, norms, k1, ends[block], documents, weights
-        )
-    return Postings(ends, documents, weights)
+    for block, first in enumerate(firsts):
+        last = min(n, first + (1 << bits))
+        part = slice(starts[block], counts.document_ends[last])
+        _transpose_block(counts, idf, norms, k1, first, last, ends[block], documents[part], weights[part])
+    return Postings(bits, starts, ends, documents, weights)
 
 
 @njit(cache=True, nogil=True)
-def _transpose_block(document_ends, terms, tfs, first, last, idf, norms, k1, ends, documents, weights):
-    for i in range(document_ends[first], document_ends[last]):
-        ends[terms[i] + 1] += 1
-    ends[0] = document_ends[first]
+def _transpose_block(
+    counts: Counts, idf: np.ndarray, norms: np.ndarray, k1: float, first: int, last: int,
+    ends: np.ndarray, documents: np.ndarray, weights: np.ndarray,
+) -> None:  # fmt: skip
+    for i in range(counts.document_ends[first], counts.document_ends[last]):
+        ends[counts.terms[i] + 1] += 1
     for term in range(ends.size - 1):
         ends[term + 1] += ends[term]
     cursors = ends.copy()
     for d in range(first, last):
-        for i in range(document_ends[d], document_ends[d + 1]):
-            term = terms[i]
-            tf = np.float64(tfs[i])
+        for i in range(counts.document_ends[d], counts.document_ends[d + 1]):
+            term = counts.terms[i]
+            tf = np.float64(counts.tfs[i])
             at = cursors[term]
             cursors[term] = at + 1
             documents[at] = d - first
             weights[at] = idf[term] * (tf * (k1 + 1.0) / (tf + norms[d]))
 
 
-@njit(cache=True, nogil=True)
-def _take(document_ends, terms, tfs, documents, out_ends, out_terms, out_tfs):
-    for i in range(documents.size):
-        start, to = document_ends[documents[i]], out_ends[i]
-        for j in range(out_ends[i + 1] - to):
-            out_terms[to + j] = terms[start + j]
-            out_tfs[to + j] = tfs[start + j]
-
-
 def take(counts: Counts, documents: np.ndarray) -> Counts:
-    """The counts of some documents; terms keep their numbers and document frequencies."""
+    """The counts of some documents (int64, ascending); terms keep their numbers and document frequencies."""
     ends = np.zeros(len(documents) + 1, np.int64)
     np.cumsum(np.diff(counts.document_ends)[documents], out=ends[1:])
     terms, tfs = np.empty(ends[-1], np.int32), np.empty(ends[-1], counts.tfs.dtype)
-    _take(counts.document_ends, counts.terms, counts.tfs, documents, ends, terms, tfs)
-    return Counts(ends, terms, tfs, counts.lengths[documents], counts.dfs)
+    _take(counts, documents, ends, terms, tfs)
+    return Counts.frozen(ends, terms, tfs, counts.lengths[documents], counts.dfs)
+
+
+@njit(cache=True, nogil=True)
+def _take(
+    counts: Counts, documents: np.ndarray, ends: np.ndarray, terms: np.ndarray, tfs: np.ndarray
+) -> None:
+    for i in range(documents.size):
+        start, to = counts.document_ends[documents[i]], ends[i]
+        for j in range(ends[i + 1] - to):
+            terms[to + j] = counts.terms[start + j]
+            tfs[to + j] = counts.tfs[start + j]

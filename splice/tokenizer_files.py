@@ -37,7 +37,7 @@ class Definition:
     vocab_size: int
     roles: dict[str, int | None]  # "bos", "eos", "pad"
     names: dict[str, str]  # the tokens of the roles it has
-    special: frozenset[int]  # what no text may give; the unknown token is not among them
+    special: frozenset[int]  # what no text may give, but for an unknown token where the model has one
     added: dict[
         str, int
     ]  # text and id of the tokens that are looked for ahead of the model, and of the special ones
@@ -129,21 +129,12 @@ def _read_json(path: Path, data: bytes, name: str) -> Definition:
 
     beside = {file: _side_file(path.parent / file) for file in _SIDE_FILES}
     roles = {role: find_role(role, beside, texts, vocab) for role in ("bos", "eos", "pad")}
-    names = {
-        role: reference.tokenizer.id_to_token(token) for role, token in roles.items() if token is not None
-    }
+    names = {role: reference.tokenizer.id_to_token(i) for role, i in roles.items() if i is not None}
 
-    # An end that its authors did not flag as special must not come out of text either.
-    flagged = [{**t, "special": bool(t.get("special")) or t["content"] in names.values()} for t in tokens]
-    if flagged != tokens:
-        config["added_tokens"] = flagged
-        reference = TokenizersReference(config)
-    special = {t["content"] for t in flagged if t["special"]}
-    special.discard(_unknown_token(config["model"]))
-    special.update(names.values())
+    special = {token["content"] for token in tokens if token.get("special")} | set(names.values())
     special_ids = frozenset(vocab[token] for token in special)
     if any(special_ids.intersection(ids) for ids in reference.encode(_in_contexts(special), 1)):
-        # The model itself makes one of its text: a Unigram vocabulary, say, that has </s> among its words.
+        # An end that its authors did not flag as special, or a Unigram model that has </s> among its words.
         reference = TokenizersReference(silence_json(config, special))
     return Definition(
         name=name,
@@ -205,12 +196,6 @@ def _read_model(data: bytes, name: str) -> Definition:
         fast_json=fast_json,
         config={},
     )
-
-
-def _unknown_token(model: dict[str, Any]) -> str | None:
-    if isinstance(model.get("vocab"), list) and model.get("unk_id") is not None:
-        return model["vocab"][model["unk_id"]][0]
-    return model.get("unk_token")
 
 
 def _in_contexts(tokens: Iterable[str]) -> list[str]:

@@ -31,13 +31,13 @@ LETTERS = _letters()
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _mixed(h):
+def _mixed(h: np.uint64) -> np.uint64:
     h = (h ^ (h >> np.uint64(33))) * MIX
     return h ^ (h >> np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
-def _word_hashes(data, out):
+def _word_hashes(data: np.ndarray, out: np.ndarray) -> int:
     n = 0
     h = FNV_OFFSET
     length = 0
@@ -71,8 +71,11 @@ def words(text: bytes) -> list[bytes]:
 
 
 @njit(cache=True, nogil=True)
-def _count(data, offsets, table, hashes, tfs, distinct, lengths):
-    """Fill the outputs of `count_words`; give the number of entries. `table` must be zero; its size bounds twice the distinct words."""
+def _count(
+    data: np.ndarray, offsets: np.ndarray, table: np.ndarray,
+    hashes: np.ndarray, tfs: np.ndarray, distinct: np.ndarray, lengths: np.ndarray,
+) -> int:  # fmt: skip
+    """Fill the outputs of `count_words`; give the number of entries. table, scratch: a power of two, four times the different words."""
     n = 0  # entries so far
     for d in range(offsets.size - 1):
         first = n
@@ -122,14 +125,19 @@ def _count(data, offsets, table, hashes, tfs, distinct, lengths):
     return n
 
 
-def count_words(data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def count_words(
+    data: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Count the words of each document of a chunk, without the GIL.
 
     Args: data uint8 [bytes]; offsets int32 or int64 [n + 1] into it (the first need not be 0).
     Gives: hashes uint64 [entries] and tfs uint32 [entries], one entry for each different word of each document, documents in order;
     distinct int32 [n] entries of each document; lengths int32 [n] words of each document.
     """
-    data, offsets = data.view(), offsets.astype(np.int64)  # one compiled version for all that callers may have
+    data, offsets = (
+        data.view(),
+        offsets.astype(np.int64),
+    )  # one compiled version for all that callers may have
     data.setflags(write=False)
     n = offsets.size - 1
     sizes = np.diff(offsets)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def chunks_of(texts: list[bytes], n_chunks: int = 1) -> list[tuple[np.ndarray, n
     data = np.frombuffer(b"".join(texts), np.uint8)
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
     cuts = np.linspace(0, len(texts), n_chunks + 1).astype(int)
-    return [(data, offsets[a : b + 1]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [(data, offsets[a : b + 1]) for a, b in pairwise(cuts)]
 
 
 def build(texts: list[bytes], threads: int = 1, **options) -> Bm25Index:
@@ -82,7 +83,9 @@ def zipf_texts(n: int, vocabulary: int, seed: int, mean_words: int = 60) -> list
     texts, at = [], 0
     for i, length in enumerate(lengths):
         rare = rng.integers(0, 40, length // 8) + 40 * (i % (n // 10))
-        texts.append(b" ".join([b"w%d" % w for w in common[at : at + length]] + [b"topic%d" % w for w in rare]))
+        texts.append(
+            b" ".join([b"w%d" % w for w in common[at : at + length]] + [b"topic%d" % w for w in rare])
+        )
         at += length
     return texts
 
@@ -105,9 +108,17 @@ any_options = st.fixed_dictionaries(
 )
 
 
+@pytest.fixture(params=[0, 32], ids=["batches", "singly"], scope="module")
+def few_queries(request):
+    """Both ways to rank: batches with dense rows, and one query at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("splice.bm25.FEW_QUERIES", request.param)
+        yield
+
+
 @settings(deadline=None, max_examples=150)
 @given(tiny_texts, any_options, st.integers(1, 16))
-def test_neighbours_equal_brute_force(texts, options, m):
+def test_neighbours_equal_brute_force(few_queries, texts, options, m):
     index = build(texts, **options)
     scores = canonical(index)
     expected = brute_force(texts, **options)
@@ -133,7 +144,7 @@ def test_best_unused_is_the_masked_ranking(texts, options, k, data):
 
 @settings(deadline=None, max_examples=60)
 @given(tiny_texts, any_options, st.data())
-def test_a_subset_scores_as_the_whole(texts, options, data):
+def test_a_subset_scores_as_the_whole(few_queries, texts, options, data):
     index = build(texts, **options)
     chosen = np.flatnonzero(data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts))))
     part = index.subset(chosen)
@@ -214,24 +225,36 @@ def test_subsets_of_the_medium_corpus_keep_every_bit(medium):
 def test_threads_and_chunks_change_no_bit(medium, threads):
     texts, index, _ = medium
     other = Bm25Index.build(chunks_of(texts, 5), Bm25Settings(), threads)
-    for name, array in vars(index._counts).items():
+    for name, array in index._counts._asdict().items():
         assert (getattr(other._counts, name) == array).all(), name
     queries = np.arange(2500)[::-1].copy()
     for a, b in zip(index.neighbours(queries, 10, 1), other.neighbours(queries, 10, threads), strict=True):
         assert a.tobytes() == b.tobytes()
 
 
+def test_small_blocks_change_no_bit(medium, monkeypatch):
+    texts, index, _ = medium
+    monkeypatch.setattr("splice.postings.block_bits", lambda n: 7)
+    other = build(texts)
+    for a, b in zip(
+        index.neighbours(np.arange(2500), 25), other.neighbours(np.arange(2500), 25), strict=True
+    ):
+        assert a.tobytes() == b.tobytes()
+
+
 def test_many_small_counting_tasks_change_no_bit(medium, monkeypatch):
     texts, index, _ = medium
     monkeypatch.setattr("splice.postings.TASK_BYTES", 3000)
-    for name, array in vars(build(texts, threads=2)._counts).items():
+    for name, array in build(texts, threads=2)._counts._asdict().items():
         assert (getattr(index._counts, name) == array).all(), name
 
 
 def test_more_than_65536_documents():
     rng = np.random.default_rng(3)
     n = 70_000
-    texts = [b"g%d h%d all" % pair for pair in zip(rng.integers(0, 3000, n), rng.integers(0, 30, n), strict=True)]
+    texts = [
+        b"g%d h%d all" % pair for pair in zip(rng.integers(0, 3000, n), rng.integers(0, 30, n), strict=True)
+    ]
     index = build(texts)
     queries = np.array([0, 65_535, 65_536, 69_999, *rng.integers(0, n, 40)])
     documents, found = index.neighbours(queries, 30)
@@ -284,9 +307,7 @@ def test_a_damaged_index_is_refused(tmp_path, damage):
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes(
-            {"truncated": raw[:-3], "flipped": raw[:-8] + b"\xff" * 8, "not json": b"{"}[damage]
-        )
+        path.write_bytes({"truncated": raw[:-3], "flipped": raw[:-8] + b"\xff" * 8, "not json": b"{"}[damage])
     with pytest.raises(SpliceError, match=rf"{path.name}.*link"):
         Bm25Index.load(tmp_path)
 

@@ -527,6 +527,8 @@ def test_members_one_after_the_other_are_read_through(tmp_path, compress):
 def test_zero_padding_after_gzip_is_no_damage_and_garbage_is(tmp_path):
     path = write(tmp_path, {"n.jsonl.gz": gzip.compress(TEN) + bytes(200_000)}) / "n.jsonl.gz"
     assert len(texts(read(path))) == 10
+    path.write_bytes(gzip.compress(TEN[:999]) + bytes(10) + gzip.compress(TEN[999:]))
+    assert len(texts(read(path))) == 10
     path.write_bytes(gzip.compress(TEN) + b"garbage")
     records = read(path)
     assert len(records) == 11
@@ -561,6 +563,17 @@ def test_all_complete_lines_before_a_cut_are_read(tmp_path, ending, share):
     assert isinstance(broken, Quarantined)
     assert broken.line == complete + 1
     assert "truncated" in broken.reason
+
+
+def test_a_cut_loses_no_line_that_zlib_can_still_give(tmp_path):
+    packed = gzip.compress(row(text="a") * 40)
+    path = tmp_path / "n.jsonl.gz"
+    for cut in range(20, len(packed)):
+        path.write_bytes(packed[:cut])
+        whole = zlib.decompressobj(wbits=31).decompress(packed[:cut])
+        with mock.patch.object(blocks, "BLOCK_BYTES", 7):  # zlib is left with output and no input
+            records = read(path)
+        assert len(records) == whole.count(b"\n") + 1, cut
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
@@ -726,8 +739,15 @@ def test_parquet_fields_and_nulls(tmp_path):
     }
 
 
-def test_parquet_text_that_is_not_utf8_or_no_text(tmp_path):
-    bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff\xfe"]).buffers())
+@pytest.mark.parametrize(
+    "type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_parquet_text_that_is_not_utf8_or_no_text(tmp_path, type_):
+    plain = type_.value_type if pa.types.is_dictionary(type_) else type_
+    binary = pa.large_binary() if plain == pa.large_string() else pa.binary()
+    bad = pa.Array.from_buffers(plain, 2, pa.array([b"ok", b"\xff\xfe"], binary).buffers())
+    if plain != type_:
+        bad = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), bad)
     records = read(parquet(tmp_path / "n.parquet", {"text": bad, "n": [1, 2]}))
     assert [check(r.text, SETTINGS) for r in records] == [None, "not_utf8"]
     ((_, row_number, reason), _) = quarantined(read(tmp_path / "n.parquet", text_field="n"))
@@ -745,13 +765,14 @@ def test_parquet_without_the_text_column(tmp_path):
     assert "found: body, id" in quarantined(records)[0][2]
 
 
-def test_a_damaged_row_group_is_quarantined_and_the_next_is_read(tmp_path):
+@pytest.mark.parametrize("compression", ["zstd", "none"])  # uncompressed damage only the checksum tells
+def test_a_damaged_row_group_is_quarantined_and_the_next_is_read(tmp_path, compression):
     rows = noise(30)
     path = parquet(
         tmp_path / "n.parquet",
         {"text": rows},
         10,
-        compression="zstd",
+        compression=compression,
         use_dictionary=False,
         write_page_checksum=True,
     )

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 import splice.tokenizer
 import splice.tokenizer_backend
+import splice.tokenizer_proof
 from splice.errors import SpliceError
 from splice.tokenizer import load_tokenizer, train_tokenizer
-from splice.tokenizer_proof import probes
+from splice.tokenizer_proof import cut_sample, probes
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("SPLICE_DATA", ROOT.parent / "shared" / "data"))
@@ -202,6 +203,19 @@ def test_one_buffer_groups_and_threads_change_nothing(trained, monkeypatch, fast
         )
 
 
+def test_the_fast_path_is_renewed_before_its_memory_grows(trained, monkeypatch):
+    tokenizer = load_tokenizer(str(trained))
+    load = splice.tokenizer_backend.Gigatoken._load
+    loads = []
+    monkeypatch.setattr(
+        splice.tokenizer_backend.Gigatoken, "_load", lambda self: (loads.append(1), load(self))
+    )
+    monkeypatch.setattr(splice.tokenizer_backend, "RENEW_BYTES", 600_000)  # more than the proof has taken
+    for _ in range(4):
+        tokenizer.encode([b"a" * 400_000])
+    assert len(loads) == 2
+
+
 def test_text_that_is_not_utf8_is_refused_by_the_reference(bytelevel):
     with pytest.raises(SpliceError, match="not UTF-8 at byte 2"):
         bytelevel.encode_reference([b"ok\xff"])
@@ -229,7 +243,14 @@ def test_an_end_that_is_not_flagged_as_special_is_text_too(trained, tmp_path):
     assert (tokenizer.bos_id, tokenizer.eos_id) == (0, 1)
     for ids in (encode_one(tokenizer, "a</s>b"), tokenizer.encode_reference([b"a</s>b"])[0].tolist()):
         assert 1 not in ids
-        assert tokenizer.decode(ids) == "a</s>b"
+        assert tokenizer.decode([0, *ids, 1]) == "a</s>b"
+
+
+@pytest.mark.parametrize("which", ["bytelevel", "sp_fast"])
+def test_a_special_tokens_name_needs_no_reference(which, request, monkeypatch):
+    tokenizer = request.getfixturevalue(which)
+    monkeypatch.setattr(splice.tokenizer, "encode_by_reference", lambda *_: pytest.fail("the slow way"))
+    assert tokenizer.decode(encode_one(tokenizer, "a</s>b <s>")) == "a</s>b <s>"
 
 
 def unigram(*names: str) -> dict:
@@ -249,6 +270,24 @@ def test_a_model_that_holds_its_own_end_as_a_word_does_not_give_it(tmp_path):
     assert tokenizer.backend_reason.startswith("gigatoken cannot load it")
     assert (tokenizer.eos_id, tokenizer.vocab_size) == (2, 11)
     assert encode_one(tokenizer, "a</s>b") == [3, 6, 8, 9, 7, 4]
+
+
+def test_names_given_to_special_tokens_survive_a_normalizer(tmp_path):
+    """A silenced token whose new name a normalizer shortens to a digit must not come out of that digit."""
+    config = unigram("<s>", "</s>")
+    config["added_tokens"] = [added_token(i, name, normalized=True) for i, name in ((1, "<s>"), (2, "</s>"))]
+    config["model"]["vocab"] += [["0", -5.0], ["1", -5.0]]
+    config["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[^ -~]"}, "content": ""}
+    tokenizer = load_tokenizer(write_json(tmp_path, config))
+    assert encode_one(tokenizer, "01</s>") == [11, 12, 6, 8, 9, 7]
+
+
+def test_unknown_words_keep_their_token(tmp_path):
+    vocab = {"[UNK]": 0, "known": 1}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}
+    config = {"version": "1.0", "added_tokens": [added_token(0, "[UNK]", special=True)], "model": model}
+    tokenizer = load_tokenizer(write_json(tmp_path, config))
+    assert (encode_one(tokenizer, "known"), encode_one(tokenizer, "never seen")) == ([1], [0])
 
 
 @pytest.mark.parametrize(
@@ -284,6 +323,16 @@ def test_documents_with_a_token_that_is_parsed_otherwise_go_to_the_reference(tra
     assert same(tokenizer.encode(texts), tokenizer.encode_reference(texts))
     assert 2000 in encode_one(tokenizer, "a zqx")
     assert 2000 not in encode_one(tokenizer, "azqx")
+
+
+def test_documents_with_a_user_defined_piece_go_to_the_reference(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(train_model(user_defined_symbols=["<sep>"]))
+    tokenizer = load_tokenizer(str(tmp_path))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    assert tokenizer.backend == "gigatoken"
+    assert tokenizer.backend_reason.endswith("documents with an added token go to sentencepiece")
+    for text in ("a<sep>b", "<sep><sep> b", "plain text\n", "<se p>"):
+        assert encode_one(tokenizer, text) == reference.encode(text)
 
 
 def test_added_white_space_is_part_of_the_text(trained, tmp_path):
@@ -428,6 +477,15 @@ def test_probes_are_many_distinct_and_cover_every_plane():
     assert set(map(chr, range(128))) <= set("".join(texts))
     assert {"", " ", "\n", "\r\n", "\x00", "<|mine|>", "<s>", "</s>", "<|endoftext|>"} <= set(texts)
     assert max(map(len, texts)) >= 5000
+    assert {ord(c) >> 8 for c in "".join(texts)} >= {*range(0xD8), *range(0xE0, 0x200)}
+
+
+def test_the_sample_is_cut_between_characters(monkeypatch):
+    monkeypatch.setattr(splice.tokenizer_proof, "SAMPLE_BYTES", 10)
+    assert cut_sample([b"abc", "żółw".encode(), b"never"]) == [b"abc", "żółw".encode()]
+    assert cut_sample([b"12345678", "żółw".encode(), b"never"]) == [b"12345678", "ż".encode()]
+    assert cut_sample([b"123456789", "żółw".encode(), b"never"])[0] == b"123456789"
+    assert cut_sample([]) == []
 
 
 def test_a_special_id_from_the_fast_path_sends_the_document_to_the_reference(trained, monkeypatch):
@@ -482,7 +540,7 @@ def test_what_training_gives(trained, bytelevel, tmp_path):
     assert (bytelevel.bos_id, bytelevel.eos_id, bytelevel.pad_id, bytelevel.vocab_size) == (0, 1, 2, 2000)
     train_tokenizer([b"tiny corpus"], 32000, tmp_path)
     tiny = load_tokenizer(str(tmp_path))
-    assert 259 <= tiny.vocab_size < 300
+    assert tiny.vocab_size == 259  # no pair occurs twice
     assert (
         tiny.decode(encode_one(tiny, "nothing of this was seen: żółw 🐢"))
         == "nothing of this was seen: żółw 🐢"

@@ -1,0 +1,159 @@
+"""Kill the build at any moment: it goes on where it stopped, to the same bytes, and never hangs or stays silent."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KILLS = 20
+
+
+def start(tree: Path, output: Path, tokenizer: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "splice.cli", "build", tree, "--output", output, "--length", "512",
+               "--shard-tokens", "8192", "--workers", "2", "--tokenizer", tokenizer, *more]  # fmt: skip
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def descendants(pid: int) -> list[int]:
+    """Live processes below `pid`, parents first."""
+    found = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in listing.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_killed_twenty_times_it_ends_with_the_same_bytes(built, tree, tokenizer_file, tmp_path, same_dataset):
+    output = tmp_path / "out"
+    rng = random.Random(7)
+    seen_done = 0
+    for attempt in range(KILLS):
+        process = start(tree, output, tokenizer_file)
+        time.sleep(rng.uniform(0.2, 4.5))
+        family = [process.pid, *descendants(process.pid)]
+        # Now the command itself, now the build below it, now one of its workers' processes.
+        os.kill(family[attempt % min(len(family), 3)], signal.SIGKILL)
+        process.communicate(timeout=60)
+        wait_for(lambda family=family: not any(alive(pid) for pid in family))
+        seen_done = max(seen_done, len(list(output.glob("work/*/done/*"))))
+        if (output / "manifest.json").exists():
+            (output / "manifest.json").unlink()  # a kill that came too late: the next attempt writes all shards again
+    assert seen_done > 5
+    process = start(tree, output, tokenizer_file)
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    same_dataset(built, output)
+    assert not list(output.rglob(".tmp-*"))
+
+
+def test_a_build_that_is_killed_says_so_and_how_to_go_on(tree, tokenizer_file, tmp_path):
+    process = start(tree, tmp_path / "out", tokenizer_file)
+    wait_for(lambda: (tmp_path / "out").exists())
+    os.kill(descendants(process.pid)[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "killed by SIGKILL" in errors
+    assert "run the same command again" in errors
+
+
+@pytest.mark.parametrize("mode", ["pool", "multi_processing"])
+def test_a_killed_worker_ends_the_build_with_a_clear_error(tree, tokenizer_file, tmp_path, mode, same_dataset, built):
+    """Beam's own runner waits for ever for a worker process that died."""
+    output = tmp_path / "out"
+    # One large unit holds the read stage up while its worker is found and killed.
+    more = [] if mode == "pool" else ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    process = start(tree, output, tokenizer_file, *more)
+    build = descendants(process.pid)
+    wait_for(lambda: build.extend(descendants(process.pid)) or len(set(build)) > 0)
+    build_pid = build[0]
+    wait_for(lambda: len(workers(build_pid)) >= 1)
+    for worker in workers(build_pid):
+        os.kill(worker, signal.SIGSTOP)  # so that it cannot finish before it is killed
+    os.kill(workers(build_pid)[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 1, errors
+    assert "died" in errors
+    assert "run the same command again" in errors
+    process = start(tree, output, tokenizer_file, *more)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    same_dataset(built, output)
+
+
+def workers(build: int) -> list[int]:
+    """The worker processes below a build: pool processes and Beam's SDK workers, not their helpers."""
+    found = []
+    for pid in descendants(build):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if (b"spawn_main" in command and b"resource_tracker" not in command) or b"sdk_worker_main" in command:
+            found.append(pid)
+    return found
+
+
+def test_a_second_build_on_the_same_output_is_refused_with_who_holds_it(tree, tokenizer_file, tmp_path):
+    output = tmp_path / "out"
+    first = start(tree, output, tokenizer_file)
+    wait_for(lambda: list(output.glob("work/*/done/*")))
+    second = start(tree, output, tokenizer_file)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "another build is working here (process" in errors
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
+
+
+def test_an_interrupt_says_how_to_go_on(tree, tokenizer_file, tmp_path):
+    process = start(tree, tmp_path / "out", tokenizer_file)
+    wait_for(lambda: list((tmp_path / "out").glob("work/*/done/*")))
+    for pid in [process.pid, *descendants(process.pid)]:
+        os.kill(pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_failing_task_is_named_with_its_host_and_cause(tree, tokenizer_file, tmp_path, monkeypatch, capsys):
+    from splice.cli import run
+    from splice.stages import index
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index, "run", fail)
+    output = tmp_path / "out"
+    arguments = ["build", tree, "--output", output, "--length", 512, "--workers", 1, "--tokenizer", tokenizer_file]
+    assert run(list(map(str, arguments))) == 1
+    said = capsys.readouterr().err
+    assert "task index/00000 failed on" in said
+    assert "No space left on device" in said
+    monkeypatch.undo()
+    assert run(list(map(str, arguments))) == 0
