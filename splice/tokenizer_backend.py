@@ -126,16 +126,18 @@ def groups(offsets: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(parts: list[np.ndarray]) -> np.ndarray:
-    """The parts in one array; each is let go once copied, so that they and the array never lie in memory whole together."""
+    """The parts in one array; each is let go once copied, so that they and the array never lie in memory whole together.
+
+    From the last to the first, since an allocator gives back the end of its heap.
+    """
     if len(parts) == 1:
         return parts.pop()
-    out = np.empty(sum(map(len, parts)), np.uint32)
-    at = 0
-    parts.reverse()
+    end = sum(map(len, parts))
+    out = np.empty(end, np.uint32)
     while parts:
         part = parts.pop()
-        out[at : at + len(part)] = part
-        at += len(part)
+        out[end - len(part) : end] = part
+        end -= len(part)
     return out
 
 

@@ -28,6 +28,11 @@ DIRECT_COST = 0.5  # of a posting scanned, measured against an entry of a docume
 QUERY_TF = {"linear": 0, "sqrt": 1, "binary": 2}
 
 
+INNER = njit(
+    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+)  # called from compiled code only
+
+
 class Model(NamedTuple):
     """The numbers of the BM25 formula that do not depend on the query.
 
@@ -54,7 +59,7 @@ class Plan(NamedTuple):
     rows: np.ndarray  # int32 [entries]
     factors: np.ndarray  # float32 [entries], f(tf in the query)
     best: np.ndarray  # float32 [Q, m + SLACK], descending
-    documents: np.ndarray  # int32 [Q, m + SLACK]
+    documents: np.ndarray  # int32 [Q, m + SLACK], -1 where there are fewer
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
@@ -85,14 +90,14 @@ def _fill_head(counts: Counts, model: Model, head: Head) -> None:
                 head.strips[d >> STRIP_BITS, head.rows[term], d & (STRIP - 1)] = model.idf[term] * saturation
 
 
-@njit(cache=True, nogil=True, inline="always")
+@INNER
 def _query_factor(tf: int, query_tf: int) -> float:
     if query_tf == 0:
         return np.float64(tf)
     return np.sqrt(np.float64(tf)) if query_tf == 1 else 1.0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@INNER
 def float32_error(n_terms: int) -> float:
     """Bound on |float32 score - float64 score| / float64 score for a query of `n_terms` different terms.
 
@@ -112,16 +117,18 @@ def rank_batch(
     """
     documents, scores = np.empty((len(queries), m), np.int32), np.empty((len(queries), m), np.float64)
     proved = np.empty(len(queries), np.bool_)
-    _rank_batch(queries, counts, model, postings, head, sums, factors, documents, scores, proved)
+    best = np.zeros((len(queries), m + SLACK), np.float32), np.full((len(queries), m + SLACK), -1, np.int32)
+    _rank_batch(queries, counts, model, postings, head, *best, sums, factors, documents, scores, proved)
     return documents, scores, proved
 
 
 @njit(cache=True, nogil=True)
 def _rank_batch(
-    queries: np.ndarray, counts: Counts, model: Model, postings: Postings, head: Head, sums: np.ndarray, factors: np.ndarray,
+    queries: np.ndarray, counts: Counts, model: Model, postings: Postings, head: Head,
+    best: np.ndarray, candidates: np.ndarray, sums: np.ndarray, factors: np.ndarray,
     documents: np.ndarray, scores: np.ndarray, proved: np.ndarray,
 ) -> None:  # fmt: skip
-    plan = _plan(queries, documents.shape[1], counts, model, head)
+    plan = _plan(queries, counts, model, head, best, candidates)
     for block in range(postings.starts.size):
         for i in range(queries.size):
             _add_postings(queries[i], block, counts, model, postings, head.rows, sums[i])
@@ -135,8 +142,10 @@ def _rank_batch(
         clear_factors(queries[i], counts, factors)
 
 
-@njit(cache=True, nogil=True)
-def _plan(queries: np.ndarray, m: int, counts: Counts, model: Model, head: Head) -> Plan:
+@INNER
+def _plan(
+    queries: np.ndarray, counts: Counts, model: Model, head: Head, best: np.ndarray, candidates: np.ndarray
+) -> Plan:
     total = 0
     for q in queries:
         total += counts.document_ends[q + 1] - counts.document_ends[q]
@@ -151,13 +160,10 @@ def _plan(queries: np.ndarray, m: int, counts: Counts, model: Model, head: Head)
                 factors[n] = _query_factor(counts.tfs[j], model.query_tf)
                 n += 1
         ends[i + 1] = n
-    k = m + SLACK
-    return Plan(
-        ends, rows, factors, np.zeros((queries.size, k), np.float32), np.full((queries.size, k), -1, np.int32)
-    )
+    return Plan(ends, rows, factors, best, candidates)
 
 
-@njit(cache=True, nogil=True)
+@INNER
 def _add_postings(
     q: int, block: int, counts: Counts, model: Model, postings: Postings, rows: np.ndarray, sums: np.ndarray
 ) -> None:
@@ -173,7 +179,7 @@ def _add_postings(
                 sums[documents[j]] += factor * weights[j]
 
 
-@njit(cache=True, nogil=True)
+@INNER
 def _scan_block(
     queries: np.ndarray, block: int, block_bits: int, plan: Plan, head: Head, sums: np.ndarray
 ) -> None:
@@ -207,7 +213,7 @@ def _scan_block(
             sums[i, column : column + STRIP] = 0
 
 
-@njit(cache=True, nogil=True)
+@INNER
 def _insert(scores: np.ndarray, documents: np.ndarray, score: float, document: int) -> None:
     """Put a document into the list of the best so far, scores descending; the last one falls out."""
     at = scores.size - 1
@@ -219,7 +225,7 @@ def _insert(scores: np.ndarray, documents: np.ndarray, score: float, document: i
     documents[at] = document
 
 
-@njit(cache=True, nogil=True)
+@INNER
 def _rank_candidates(
     q: int, counts: Counts, model: Model, factors: np.ndarray, saturation: np.ndarray, plan: Plan, row: int,
     documents: np.ndarray, scores: np.ndarray,
@@ -276,9 +282,9 @@ def exact_scores(
         scores[i] = _exact_score(documents[i], counts, model, factors, saturation)
 
 
-@njit(cache=True, nogil=True)
+@INNER
 def _exact_score(d: int, counts: Counts, model: Model, factors: np.ndarray, saturation: np.ndarray) -> float:
-    """The score of document d. Its terms go in turn to four sums: an order that no query changes, and no chain of waiting additions.
+    """The score of document d, its terms summed in ascending order.
 
     saturation float64 [TABLE] is scratch: tf (k1 + 1) / (tf + norm) of small counts, divided once.
     """
@@ -286,27 +292,14 @@ def _exact_score(d: int, counts: Counts, model: Model, factors: np.ndarray, satu
     saturation[0] = 0.0
     for tf in range(1, TABLE):
         saturation[tf] = np.float64(tf) * (k1 + 1.0) / (np.float64(tf) + norm)
-    start, end = counts.document_ends[d], counts.document_ends[d + 1]
-    terms, tfs = counts.terms[start:end], counts.tfs[start:end]
-    whole = terms.size & ~3
-    s0 = s1 = s2 = s3 = 0.0
-    for i in range(0, whole, 4):
-        s0 += _product(terms[i], tfs[i], norm, k1, factors, saturation)
-        s1 += _product(terms[i + 1], tfs[i + 1], norm, k1, factors, saturation)
-        s2 += _product(terms[i + 2], tfs[i + 2], norm, k1, factors, saturation)
-        s3 += _product(terms[i + 3], tfs[i + 3], norm, k1, factors, saturation)
-    for i in range(whole, terms.size):
-        s0 += _product(terms[i], tfs[i], norm, k1, factors, saturation)
-    return (s0 + s1) + (s2 + s3)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _product(
-    term: int, tf: int, norm: float, k1: float, factors: np.ndarray, saturation: np.ndarray
-) -> float:
-    if tf < TABLE:
-        return factors[term] * saturation[tf]
-    return factors[term] * (np.float64(tf) * (k1 + 1.0) / (np.float64(tf) + norm))
+    total = 0.0
+    for i in range(counts.document_ends[d], counts.document_ends[d + 1]):
+        tf = counts.tfs[i]
+        if tf < TABLE:
+            total += factors[counts.terms[i]] * saturation[tf]
+        else:
+            total += factors[counts.terms[i]] * (np.float64(tf) * (k1 + 1.0) / (np.float64(tf) + norm))
+    return total
 
 
 def rank_one(

@@ -30,7 +30,7 @@ def _letters() -> np.ndarray:
 LETTERS = _letters()
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _mixed(h: np.uint64) -> np.uint64:
     h = (h ^ (h >> np.uint64(33))) * MIX
     return h ^ (h >> np.uint64(29))
