@@ -32,7 +32,7 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
         self._pool: ProcessPoolExecutor | None = None
         if workers > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent)
+            self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with, initargs=(os.getpid(),))
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
@@ -59,13 +59,12 @@ def _timed(task: Task, threads: int) -> float:
     return time.process_time() - before
 
 
-def _die_with_parent() -> None:
-    """A worker ends when its parent does, however that died; Ctrl-C is the driver's to handle."""
+def _die_with(driver: int) -> None:
+    """A worker ends when the driver does, however that died; Ctrl-C is the driver's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == driver:
             time.sleep(PARENT_POLL_SECONDS)
         os._exit(1)
 

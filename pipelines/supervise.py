@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -76,9 +76,12 @@ def watching_workers(stage: str) -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
-        for process in _descendants(os.getpid()):
-            os.kill(process, signal.SIGKILL)
-        os._exit(1)
+        try:
+            for process in _descendants(os.getpid()):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        finally:
+            os._exit(1)
 
     threading.excepthook = lost
     try:
@@ -90,6 +93,7 @@ def watching_workers(stage: str) -> Iterator[None]:
 def _descendants(process: int) -> list[int]:
     found = []
     for listing in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, listing.read_text().split()):
-            found += [child, *_descendants(child)]
+        with suppress(OSError):  # a process that ends while it is looked at
+            for child in map(int, listing.read_text().split()):
+                found += [child, *_descendants(child)]
     return found

@@ -118,6 +118,13 @@ class Bm25Index:
         terms = np.sort(terms[np.argsort(-dfs[terms], kind="stable")[:most]])
         return build_head(self._counts, self._model, terms)
 
+    def _prepared(self, threads: int) -> tuple[Postings, Head]:
+        with self._lock, ThreadPoolExecutor(1) as pool:
+            _ = self._model
+            head = pool.submit(lambda: self._head) if threads > 1 else None
+            postings = self._postings
+            return postings, head.result() if head else self._head
+
     def _factors(self) -> np.ndarray:
         """float64 [V] of this thread, zero between uses: clearing it costs less than allocating it."""
         if not hasattr(self._scratch, "factors"):
@@ -136,8 +143,7 @@ class Bm25Index:
         if len(queries) <= FEW_QUERIES:
             self._rank_singly(queries, np.arange(len(queries)), documents, scores)
             return documents, scores
-        with self._lock:
-            postings, head = self._postings, self._head
+        postings, head = self._prepared(threads)
         columns = min(1 << postings.block_bits, -(-self.n_documents // STRIP) * STRIP)
         share = max(
             LEAST_QUERIES, -(-len(queries) // (8 * threads))

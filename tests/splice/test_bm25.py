@@ -203,6 +203,29 @@ def test_equal_documents_come_in_ascending_order(medium):
     assert len(set(scores.ravel().tolist())) == 1
 
 
+@pytest.mark.parametrize("n", [16, 600])
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_that_differ_only_by_rounding(n, seed):
+    """Each document has one of two words of the same weight, 12 times: all sums are equal but for the order of their terms.
+
+    float32 then ranks at random, float64 decides, and many documents tie: with 600 of them the batch cannot be proved exact.
+    """
+    rng = np.random.default_rng(seed)
+    half = rng.integers(0, 2, (n // 2, 12))
+    choices = np.concatenate([half, 1 - half])
+    texts = [
+        b" ".join(b"pair%d_%d" % (i, side) for i, side in enumerate(row) for _ in range(1 + i % 3))
+        for row in choices
+    ]
+    query = b" ".join(
+        b"pair%d_%d" % (i, side) for i in range(12) for side in (0, 1) for _ in range(2 * i + 1)
+    )
+    index = build([*texts, query])
+    scores = canonical(index)
+    assert 1 < len(set(scores[n, :n].tolist())) < n
+    check_neighbours(index, scores, 20, queries=np.full(40, n))  # 40 make a batch
+
+
 def test_best_unused_on_the_medium_corpus(medium):
     _, index, scores = medium
     rng = np.random.default_rng(1)
