@@ -150,9 +150,7 @@ def check(corpus: Corpus, index: Bm25Index, queries: np.ndarray) -> dict:
     """Compare splice with float64 sums over an inverted index made from the tokens by sorting."""
     n = len(corpus.texts)
     lengths = np.diff(corpus.ends)
-    pairs, tfs = np.unique(
-        corpus.tokens.astype(np.int64) * n + np.repeat(np.arange(n), lengths), return_counts=True
-    )
+    pairs, tfs = np.unique(corpus.tokens.astype(np.int64) * n + np.repeat(np.arange(n), lengths), return_counts=True)
     starts = np.searchsorted(pairs, np.arange(int(corpus.tokens.max()) + 2) * n)
     norms = K1 * (1 - B + B * lengths / lengths.mean())
     found, found_scores = index.neighbours(queries, M)
@@ -234,9 +232,7 @@ def measure(corpus: Corpus, seconds: float, rounds: int, seed: int) -> dict:
         }
         for name in rates
     }
-    result["splice_wall_seconds"] = {
-        str(threads): statistics.median(values) for threads, values in walls.items()
-    }
+    result["splice_wall_seconds"] = {str(threads): statistics.median(values) for threads, values in walls.items()}
     result["two_threads_over_one"] = statistics.median(a / b for a, b in zip(walls[1], walls[2], strict=True))
     result["exactness"] = check(corpus, index, queries[:CHECKED])
     return result
@@ -298,9 +294,7 @@ def main() -> None:
     numba.set_num_threads(1)
     texts = read_files(options.corpus)
     if len(texts) < 100:
-        parser.error(
-            f"{options.corpus}: {len(texts)} .c and .h files of 300 to 30,000 bytes; at least 100 are needed"
-        )
+        parser.error(f"{options.corpus}: {len(texts)} .c and .h files of 300 to 30,000 bytes; at least 100 are needed")
     console = Console()
     start = time.process_time()
     warm = sample(texts, 100, options.seed)

@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from splice.errors import BuildFailed, SpliceError
 from splice.pipelines.processes import TaskProcesses
+
+from splice.errors import BuildFailed, SpliceError
 from splice.task import Task, failure_of, leave_reason, run_task
 
 
@@ -41,6 +42,12 @@ def runner_options(given: Sequence[str], workers: int) -> list[str]:
     return options
 
 
+def load_beam() -> None:
+    """Import Beam, which takes a second or two, at a moment of the caller's choosing."""
+    with _quiet():
+        import apache_beam  # noqa: F401
+
+
 def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
     """Run the tasks that have no receipt and wait. threads: what one task may use inside.
 
@@ -57,10 +64,11 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
         _ = pipeline | "Tasks" >> beam.Create(descriptors) | beam.Reshuffle() | "Run" >> beam.Map(_run, threads)
         try:
             pipeline.run().wait_until_finish()
-        except SpliceError:
-            raise
         except Exception as error:
-            raise (failure_of(tasks) or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
+            failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
+            if failure is None and isinstance(error, SpliceError):
+                raise
+            raise (failure or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
     failure = failure_of(tasks)
     if failure is not None:
         raise failure

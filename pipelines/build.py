@@ -20,20 +20,21 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from splice.pipelines.beam import load_beam, local_processes, run_tasks, runner_options
+from splice.pipelines.lock import locked
+from splice.pipelines.processes import TaskProcesses
+from splice.pipelines.progress import StageProgress
+from splice.pipelines.supervise import watching_workers
 
 from splice import __version__
 from splice.errors import BuildFailed, SpliceError
 from splice.files import link_or_copy, read_json, replacing, sweep, write_json
 from splice.ledger import imbalances, make_ledger
-from splice.pipelines.beam import local_processes, run_tasks, runner_options
-from splice.pipelines.lock import locked
-from splice.pipelines.processes import TaskProcesses
-from splice.pipelines.progress import StageProgress
-from splice.pipelines.supervise import watching_workers
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.store.manifest import MANIFEST
@@ -96,6 +97,9 @@ def build(settings: BuildSettings, beam_options: Sequence[str], console: Console
     units = plan_units(settings.sources, source_settings(settings))
     inputs = hashlib.sha256(f"{fingerprint(units)} {_tokenizer_hash(settings)}".encode()).hexdigest()[:16]
     directories = stage_directories(settings, inputs, work)
+    check_tokenizer(settings, directories["ingest"])
+    _check_writable(output, "--output")
+    _check_writable(work, "--work")
     with ExitStack() as stack:
         claim(settings, directories["write"], output)
         stack.enter_context(locked(output))
@@ -108,8 +112,14 @@ def build(settings: BuildSettings, beam_options: Sequence[str], console: Console
             sweep(directory)
         processes = stack.enter_context(local_processes(settings.worker_count))
         run = Run(settings, options, console, processes)
+        load_beam()
         run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
-        ingested = ingest(run, units, directories["ingest"])
+        try:
+            ingested = ingest(run, units, directories["ingest"])
+        except SpliceError as refusal:
+            if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():
+                (output / "build.json").unlink(missing_ok=True)  # the output is free for what the user mends
+            raise
         starts = link(run, ingested, directories)
         plans = plan(run, ingested, starts, directories)
         shards = write(run, ingested, plans, directories, output)
@@ -120,6 +130,21 @@ def source_settings(settings: BuildSettings) -> SourceSettings:
     """What of the settings the sources and filters need."""
     names = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
     return SourceSettings(glob=tuple(settings.glob), **{name: getattr(settings, name) for name in names})
+
+
+def check_tokenizer(settings: BuildSettings, ingest_directory: Path | None = None) -> None:
+    """Raise SpliceError, before any work, for a tokenizer that cannot be loaded or lacks what `join` writes."""
+    from splice.tokenizer import load_tokenizer
+
+    done = ingest_directory and (ingest_directory / "done" / "tokenizer-all.json").exists()
+    if settings.tokenizer is not None and not done:
+        load_tokenizer(settings.tokenizer, fast=False).require(settings.join)
+
+
+def _check_writable(directory: Path, flag: str) -> None:
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SpliceError(f"{there}: not a directory that can be written to; give another {flag}")
 
 
 def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[str, Path]:
@@ -134,7 +159,10 @@ def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[
 def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
     """Mark `output` as this build's. Raises SpliceError when it holds another build, or files of someone else."""
     path = output / "build.json"
-    mine = {"build": build_directory.name, "settings": settings.model_dump(mode="json", exclude={"output", "work", "workers"})}
+    mine = {
+        "build": build_directory.name,
+        "settings": settings.model_dump(mode="json", exclude={"output", "work", "workers"}),
+    }
     held = read_json(path)
     if held is None:
         strange = [p.name for p in output.iterdir() if p.name not in ("work", ".lock")] if output.is_dir() else []
@@ -179,7 +207,12 @@ def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
     s = run.settings
     source = asdict(source_settings(s))
     reads = [
-        Task("read", f"{i:05d}", str(directory), {"unit": u.to_dict(), "number": i, "settings": source, "strict": s.strict})
+        Task(
+            "read",
+            f"{i:05d}",
+            str(directory),
+            {"unit": u.to_dict(), "number": i, "settings": source, "strict": s.strict},
+        )
         for i, u in enumerate(units)
     ]
     read = run.stage("read", reads, [unit.bytes for unit in units])
@@ -228,9 +261,7 @@ def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[lis
     return starts
 
 
-def plan(
-    run: Run, ingested: Ingested, starts: list[list[int]] | None, directories: dict[str, Path]
-) -> list[Receipt]:
+def plan(run: Run, ingested: Ingested, starts: list[list[int]] | None, directories: dict[str, Path]) -> list[Receipt]:
     """Walk every pack's graph."""
     s = run.settings
     walk = {name: getattr(s, name) for name in ("k", "length", "order", "exhausted", "tail", "seed")}
@@ -242,7 +273,12 @@ def plan(
         "walk": walk,
     }
     tasks = [
-        Task("plan", f"{p:05d}", str(directories["walk"]), {**shared, "pack": p, "parts": n, "starts": starts and starts[p]})
+        Task(
+            "plan",
+            f"{p:05d}",
+            str(directories["walk"]),
+            {**shared, "pack": p, "parts": n, "starts": starts and starts[p]},
+        )
         for p, n in enumerate(ingested.parts)
     ]
     return run.stage("walk", tasks, ingested.documents)
@@ -276,12 +312,12 @@ def write(
             str(output / ".write"),
             {**shared, "start": a, "stop": b, "file": f"train-{i:05d}-of-{count:05d}.parquet"},
         )
-        for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+        for i, (a, b) in enumerate(pairwise(edges))
     ]
     for task in tasks:  # a shard that was removed by hand is written again
         if not (output / "data" / task.args["file"]).is_file():
             task.marker.unlink(missing_ok=True)
-    return run.stage("write", tasks, [b - a for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    return run.stage("write", tasks, [b - a for a, b in pairwise(edges)])
 
 
 def finish(
@@ -313,7 +349,10 @@ def finish(
         "versions": _versions(),
         "input_hash": ingested.assigned["hash"],
         "tokenizer": ingested.tokenizer,
-        "join": {"bos_id": _separator("bos", s, ingested.tokenizer), "eos_id": _separator("eos", s, ingested.tokenizer)},
+        "join": {
+            "bos_id": _separator("bos", s, ingested.tokenizer),
+            "eos_id": _separator("eos", s, ingested.tokenizer),
+        },
         "packs": [
             {"documents": n, "parts": parts, "examples": p["examples"]}
             for n, parts, p in zip(ingested.documents, ingested.parts, plans, strict=True)

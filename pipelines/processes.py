@@ -32,7 +32,9 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
         self._pool: ProcessPoolExecutor | None = None
         if workers > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_die_with, initargs=(os.getpid(),)
+            )
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:

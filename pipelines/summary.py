@@ -19,7 +19,9 @@ def show_summary(manifest: dict[str, Any], settings: BuildSettings, console: Con
     console.print(
         f"tokenizer {tokenizer['name']} on {tokenizer['backend']}: {tokenizer['backend_reason']}", highlight=False
     )
-    console.print(f"dataset: {settings.output}   next: splice validate {settings.output}", highlight=False, soft_wrap=True)
+    console.print(
+        f"dataset: {settings.output}   next: splice validate {settings.output}", highlight=False, soft_wrap=True
+    )
 
 
 def headline(manifest: dict[str, Any]) -> Table:

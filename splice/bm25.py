@@ -61,21 +61,15 @@ class Bm25Settings:
         if not 0 <= self.b <= 1:
             raise SpliceError(f"BM25's b is {self.b}; it must lie between 0 and 1 (usually 0.75)")
         if self.query_tf not in QUERY_TF:
-            raise SpliceError(
-                f"BM25's query_tf is {self.query_tf!r}; it must be one of {', '.join(QUERY_TF)}"
-            )
+            raise SpliceError(f"BM25's query_tf is {self.query_tf!r}; it must be one of {', '.join(QUERY_TF)}")
         if not 0 < self.max_df <= 1:
-            raise SpliceError(
-                f"BM25's max_df is {self.max_df}; it is a share of the documents, above 0 and at most 1"
-            )
+            raise SpliceError(f"BM25's max_df is {self.max_df}; it is a share of the documents, above 0 and at most 1")
 
 
 class Bm25Index:
     """The documents of a pack, each ready to be a query against the others. Safe to use from several threads."""
 
-    def __init__(
-        self, counts: Counts, settings: Bm25Settings, corpus_documents: int, corpus_words: int
-    ) -> None:
+    def __init__(self, counts: Counts, settings: Bm25Settings, corpus_documents: int, corpus_words: int) -> None:
         """`corpus_documents` and `corpus_words`: of the corpus that idf and the average length are taken from."""
         self.settings = settings
         self.n_documents = len(counts.lengths)
@@ -145,9 +139,7 @@ class Bm25Index:
             return documents, scores
         postings, head = self._prepared(threads)
         columns = min(1 << postings.block_bits, -(-self.n_documents // STRIP) * STRIP)
-        share = max(
-            LEAST_QUERIES, -(-len(queries) // (8 * threads))
-        )  # the last batches must not leave threads idle
+        share = max(LEAST_QUERIES, -(-len(queries) // (8 * threads)))  # the last batches must not leave threads idle
         size = max(1, min(MOST_QUERIES, SUMS_BYTES // (4 * columns), share))
         starts = iter(range(0, len(queries), size))
 
@@ -172,9 +164,7 @@ class Bm25Index:
                     done.result()
         return documents, scores
 
-    def _rank_singly(
-        self, queries: np.ndarray, rows: np.ndarray, documents: np.ndarray, scores: np.ndarray
-    ) -> None:
+    def _rank_singly(self, queries: np.ndarray, rows: np.ndarray, documents: np.ndarray, scores: np.ndarray) -> None:
         """Write the neighbours of queries[rows] to those rows of documents and scores, one query after the other."""
         allowed = np.ones(self.n_documents, np.bool_)
         for row in rows:
@@ -195,9 +185,7 @@ class Bm25Index:
 
         The words that only one document of the corpus has are not in the index, so a document's score for itself lacks them.
         """
-        queries, documents = np.broadcast_arrays(
-            np.asarray(queries, np.int64), np.asarray(documents, np.int64)
-        )
+        queries, documents = np.broadcast_arrays(np.asarray(queries, np.int64), np.asarray(documents, np.int64))
         scores = np.zeros(len(queries))
         factors = self._factors()
         order = np.argsort(queries, kind="stable")
@@ -244,9 +232,7 @@ class Bm25Index:
         try:
             facts = json.loads(path.read_text())
             if facts["format"] != FORMAT:
-                raise SpliceError(
-                    f"{path}: format {facts['format']}, this version reads {FORMAT}; link again"
-                )
+                raise SpliceError(f"{path}: format {facts['format']}, this version reads {FORMAT}; link again")
             settings = Bm25Settings(**facts["settings"])
             corpus = int(facts["corpus_documents"]), int(facts["corpus_words"])
             arrays = {}

@@ -56,7 +56,9 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         _parameter(
             "dry_run",
-            Annotated[bool, typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel="Where")],
+            Annotated[
+                bool, typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel="Where")
+            ],
             False,
         ),
         _parameter(
@@ -75,7 +77,7 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
             ]
         else:
             default = setting["default"]
-            shown = f" [dim]({default})[/]" if default not in (None, [], False) else ""
+            shown = f" [dim]({default})[/]" if default not in (None, []) and default is not False else ""
             option = typer.Option(help=setting["help"] + shown, show_default=False, rich_help_panel=setting["panel"])
             kind = Annotated[_flag_type(setting["annotation"]), option]
         parameters.append(_parameter(name, kind, None))

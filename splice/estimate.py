@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from splice.settings import BuildSettings
 
@@ -50,31 +49,35 @@ def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: in
 
 
 def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> None:
-    """Print the settings as YAML (it can be saved and given to --config) and the estimate. Raises as the build would."""
+    """Print the settings as YAML, the estimate as comments: all of it can be saved and given to --config.
+
+    Raises as the build would.
+    """
     from splice.pipelines.beam import runner_options
-    from splice.pipelines.build import source_settings
+    from splice.pipelines.build import check_tokenizer, source_settings
     from splice.sources import plan_units
 
     options = runner_options(beam_options, settings.worker_count)
     units = plan_units(settings.sources, source_settings(settings))
+    check_tokenizer(settings)
     files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
     text_bytes = sum(unit.bytes for unit in units)
     documents = files + sum(max(1, unit.bytes // BYTES_PER_DOCUMENT) for unit in units if unit.kind != "tree")
     e = estimate(settings, files, documents, text_bytes)
-    console.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), highlight=False, end="")
-    console.print(f"# runner: {' '.join(options)}", highlight=False)
-    table = Table(title="about what it will take, before filters", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+    lines = [yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False) + f"# runner: {' '.join(options)}"]
+    lines.append("# about what it will take, before filters:")
     for name, value in (
         ("sources, read tasks", f"{len({u.source for u in units})}, {len(units)}"),
         ("documents", f"{e.documents:,}"),
         ("text", f"{e.text_bytes / 1e6:,.0f} MB"),
         ("tokens", f"{e.tokens:,}"),
         ("packs", f"{e.packs:,}"),
-        ("CPU time", f"{e.cpu_seconds:,.0f} s ({e.cpu_seconds / settings.worker_count:,.0f} s on {settings.worker_count} workers)"),
+        (
+            "CPU time",
+            f"{e.cpu_seconds:,.0f} s ({e.cpu_seconds / settings.worker_count:,.0f} s on {settings.worker_count} workers)",
+        ),
         ("memory", f"{e.memory_bytes / 2**30:.1f} GiB"),
         ("disk, work included", f"{e.disk_bytes / 2**30:.1f} GiB"),
     ):
-        table.add_row(name, value)
-    console.print(table)
+        lines.append(f"#   {name:<20}{value:>26}")
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -57,11 +57,7 @@ def _is_empty(text: bytes, limits: Limits) -> bool:
         return True
     # White space beyond ASCII (no-break, ideographic): one character tells nearly all texts apart from it.
     first = text.lstrip()[:BYTES_PER_CHAR]
-    return (
-        first[0] >= 128
-        and first.decode(errors="replace")[0].isspace()
-        and text.decode(errors="replace").isspace()
-    )
+    return first[0] >= 128 and first.decode(errors="replace")[0].isspace() and text.decode(errors="replace").isspace()
 
 
 def _is_binary(text: bytes, limits: Limits) -> bool:

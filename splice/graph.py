@@ -86,9 +86,7 @@ class MaskedGraph:
         self._unused[documents] = False
         self.n_unused -= len(documents)
 
-    def retrieve(
-        self, document: int, k: int, fits: np.ndarray | None = None
-    ) -> list[tuple[int, float]]:
+    def retrieve(self, document: int, k: int, fits: np.ndarray | None = None) -> list[tuple[int, float]]:
         """The exact top-k unused documents for `document`, best first; `fits` (bool [N]) narrows the choice."""
         listed = self._neighbours[document]
         alive = self._unused[listed]

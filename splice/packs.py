@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,7 @@ def open_batch(path: Path) -> Any:
         raise SpliceError(f"{path}: missing or damaged ({error}); remove its folder and build again") from None
 
 
-def assign(
-    unit: np.ndarray, size_bytes: np.ndarray, pack_documents: int, max_unit_bytes: int
-) -> np.ndarray:
+def assign(unit: np.ndarray, size_bytes: np.ndarray, pack_documents: int, max_unit_bytes: int) -> np.ndarray:
     """Give each document a pack, so that units (repositories) stay together and packs are balanced.
 
     unit: int64 [N], the document's repository, or -1 for a document of none; size_bytes: int64 [N].
@@ -170,4 +169,4 @@ def parts_of(size_bytes: Sequence[int] | np.ndarray, part_bytes: int) -> list[tu
     ends = np.cumsum(np.asarray(size_bytes, dtype=np.int64))
     part = ends // part_bytes
     edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(ends)]
-    return [(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -29,9 +29,7 @@ class Counts(NamedTuple):
     documents. Both count in `lengths`.
     """
 
-    document_ends: (
-        np.ndarray
-    )  # int64 [N + 1]; document d has the entries document_ends[d]:document_ends[d + 1]
+    document_ends: np.ndarray  # int64 [N + 1]; document d has the entries document_ends[d]:document_ends[d + 1]
     terms: np.ndarray  # int32 [E]
     tfs: np.ndarray  # uint16 [E], uint32 where a count needs it
     lengths: np.ndarray  # int32 [N], words of each document
@@ -63,9 +61,7 @@ def count_corpus(texts: Sequence[tuple[np.ndarray, np.ndarray]], max_df: float, 
     Args: texts, chunks in order, each (data uint8 [bytes], offsets int32 or int64 [n + 1]).
     """
     tasks = [
-        (data, offsets[first : last + 1])
-        for data, offsets in texts
-        for first, last in _ranges(offsets, TASK_BYTES)
+        (data, offsets[first : last + 1]) for data, offsets in texts for first, last in _ranges(offsets, TASK_BYTES)
     ]
     vocabulary = _Vocabulary()
     slots, tfs, distinct, lengths = [], [], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
@@ -292,9 +288,7 @@ def take(counts: Counts, documents: np.ndarray) -> Counts:
 
 
 @njit(cache=True, nogil=True)
-def _take(
-    counts: Counts, documents: np.ndarray, ends: np.ndarray, terms: np.ndarray, tfs: np.ndarray
-) -> None:
+def _take(counts: Counts, documents: np.ndarray, ends: np.ndarray, terms: np.ndarray, tfs: np.ndarray) -> None:
     for i in range(documents.size):
         start, to = counts.document_ends[documents[i]], ends[i]
         for j in range(ends[i + 1] - to):

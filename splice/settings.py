@@ -89,7 +89,9 @@ class BuildSettings(BaseModel):
         "linear", "BM25: how often a query repeats a term counts so", "link", "BM25"
     )
     max_df: float = setting(1.0, "BM25: ignore terms in more than this share of documents", "link", "BM25", gt=0, le=1)
-    neighbours: int = setting(32, "neighbours kept per document; changes speed, not results", "link", "BM25", ge=1, le=4096)
+    neighbours: int = setting(
+        32, "neighbours kept per document; changes speed, not results", "link", "BM25", ge=1, le=4096
+    )
 
     shard_tokens: int = setting(2**24, "tokens in one Parquet shard", "write", "Shards", ge=16)
 
@@ -187,7 +189,9 @@ def _explain(error: ValidationError, values: dict[str, Any], given: dict[str, An
     lines = []
     for problem in error.errors():
         name = str(problem["loc"][0]) if problem["loc"] else ""
-        where = f"--{name.replace('_', '-')}" if name in given else f"{config}: {name}" if name in values else "settings"
+        where = (
+            f"--{name.replace('_', '-')}" if name in given else f"{config}: {name}" if name in values else "settings"
+        )
         if problem["type"] == "extra_forbidden":
             close = _closest(name)
             lines.append(f"{where}: no such option" + (f"; did you mean {close}?" if close else ""))

@@ -42,9 +42,7 @@ class Tokenizer:
     fingerprint     sha256 of the tokenizer's file
     """
 
-    def __init__(
-        self, definition: Definition, fast: Gigatoken | None, watched: frozenset[int], reason: str
-    ) -> None:
+    def __init__(self, definition: Definition, fast: Gigatoken | None, watched: frozenset[int], reason: str) -> None:
         self.name = definition.name
         self.vocab_size = definition.vocab_size
         self.bos_id = definition.roles["bos"]
@@ -77,9 +75,7 @@ class Tokenizer:
 
         data: uint8; offsets: int64 [n + 1], document i is data[offsets[i] : offsets[i + 1]] (the first need not be 0).
         """
-        return self._in_groups(
-            np.asarray(offsets, np.int64), lambda i, j: data[offsets[i] : offsets[j]], threads
-        )
+        return self._in_groups(np.asarray(offsets, np.int64), lambda i, j: data[offsets[i] : offsets[j]], threads)
 
     def encode_reference(self, texts: Sequence[bytes | memoryview], threads: int = 1) -> Ids:
         """`encode` by the reference, whichever backend runs. Raises SpliceError for text that is not UTF-8."""
@@ -116,9 +112,7 @@ class Tokenizer:
         return concatenate(parts), np.cumsum(np.concatenate(lengths))
 
     def _encode_slow(self, data: np.ndarray, offsets: np.ndarray, threads: int) -> Ids:
-        return encode_by_reference(
-            self._definition.reference, [data[a:b] for a, b in pairwise(offsets)], threads
-        )
+        return encode_by_reference(self._definition.reference, [data[a:b] for a, b in pairwise(offsets)], threads)
 
     def _encode_fast(self, data: np.ndarray, offsets: np.ndarray, threads: int) -> Ids:
         """gigatoken's ids; a document in which it gives a watched id is encoded by the reference instead."""
@@ -182,9 +176,7 @@ def _proven(definition: Definition, backend: Gigatoken, sample: Sequence[bytes])
         try:
             difference = first_difference(tokenizer.encode, expected, texts)
         except BaseException as error:
-            return Tokenizer(
-                definition, None, frozenset(), f"gigatoken fails on the probes: {reason_of(error)}"
-            )
+            return Tokenizer(definition, None, frozenset(), f"gigatoken fails on the probes: {reason_of(error)}")
         if difference is None:
             return tokenizer
         why.append(f"differs from {library} on {tests[difference][0]}")

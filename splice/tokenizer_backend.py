@@ -88,15 +88,11 @@ class Gigatoken:
                 self._load()
             self._seen_bytes += len(data)
             # None: its own pool, unless this process was forked, where the pool's threads are missing and it would hang.
-            layout = self._tokenizer.encode_batch(
-                ak.Array(documents), parallel=None if threads > 1 else False
-            ).layout
+            layout = self._tokenizer.encode_batch(ak.Array(documents), parallel=None if threads > 1 else False).layout
         return np.asarray(layout.content.data, np.uint32), np.asarray(layout.offsets.data, np.int64)
 
 
-def encode_by_reference(
-    reference: Reference, texts: Sequence[bytes | memoryview | np.ndarray], threads: int
-) -> Ids:
+def encode_by_reference(reference: Reference, texts: Sequence[bytes | memoryview | np.ndarray], threads: int) -> Ids:
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     parts, lengths = [], [0]

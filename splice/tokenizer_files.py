@@ -38,9 +38,7 @@ class Definition:
     roles: dict[str, int | None]  # "bos", "eos", "pad"
     names: dict[str, str]  # the tokens of the roles it has
     special: frozenset[int]  # what no text may give, but for an unknown token where the model has one
-    added: dict[
-        str, int
-    ]  # text and id of the tokens that are looked for ahead of the model, and of the special ones
+    added: dict[str, int]  # text and id of the tokens that are looked for ahead of the model, and of the special ones
     reference: Reference = field(repr=False)
     fast_json: Callable[[], str] = field(repr=False)  # the tokenizer.json for gigatoken; may raise
     config: dict[str, Any] = field(repr=False)  # the user's tokenizer_config.json

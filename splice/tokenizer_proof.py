@@ -160,9 +160,7 @@ def _random_character(rng: random.Random) -> str:
     if kind < 0.8:
         return chr(rng.randrange(0x80, 0x3000))
     return chr(
-        rng.choice(
-            (rng.randrange(0x3000, 0xD800), rng.randrange(0xE000, 0x10000), rng.randrange(0x10000, 0x110000))
-        )
+        rng.choice((rng.randrange(0x3000, 0xD800), rng.randrange(0xE000, 0x10000), rng.randrange(0x10000, 0x110000)))
     )
 
 

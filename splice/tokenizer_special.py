@@ -68,9 +68,7 @@ def silence_json(config: dict[str, Any], special: Iterable[str]) -> dict[str, An
     if "merges" in model:
         model["merges"] = without_merges(model["merges"], rename.keys())
     added = [
-        {**token, "content": rename[token["content"]], "normalized": False}
-        if token["content"] in rename
-        else token
+        {**token, "content": rename[token["content"]], "normalized": False} if token["content"] in rename else token
         for token in config.get("added_tokens") or []
     ]
     return {**config, "added_tokens": added, "model": model}

@@ -28,9 +28,7 @@ DIRECT_COST = 0.5  # of a posting scanned, measured against an entry of a docume
 QUERY_TF = {"linear": 0, "sqrt": 1, "binary": 2}
 
 
-INNER = njit(
-    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
-)  # called from compiled code only
+INNER = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called from compiled code only
 
 
 class Model(NamedTuple):
@@ -136,9 +134,7 @@ def _rank_batch(
     saturation = np.empty(TABLE)
     for i in range(queries.size):
         set_factors(queries[i], counts, model, factors)
-        proved[i] = _rank_candidates(
-            queries[i], counts, model, factors, saturation, plan, i, documents[i], scores[i]
-        )
+        proved[i] = _rank_candidates(queries[i], counts, model, factors, saturation, plan, i, documents[i], scores[i])
         clear_factors(queries[i], counts, factors)
 
 
@@ -180,9 +176,7 @@ def _add_postings(
 
 
 @INNER
-def _scan_block(
-    queries: np.ndarray, block: int, block_bits: int, plan: Plan, head: Head, sums: np.ndarray
-) -> None:
+def _scan_block(queries: np.ndarray, block: int, block_bits: int, plan: Plan, head: Head, sums: np.ndarray) -> None:
     """Add the head terms to the sums of a block, insert what beats the worst candidate so far, and leave the sums zero."""
     n_queries = queries.size
     n_lines = head.strips.shape[1] * (STRIP * 4 // LINE)  # of a strip
@@ -273,9 +267,7 @@ def clear_factors(q: int, counts: Counts, factors: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def exact_scores(
-    documents: np.ndarray, counts: Counts, model: Model, factors: np.ndarray, scores: np.ndarray
-) -> None:
+def exact_scores(documents: np.ndarray, counts: Counts, model: Model, factors: np.ndarray, scores: np.ndarray) -> None:
     """The float64 scores of some documents for the query whose factors are set."""
     saturation = np.empty(TABLE)
     for i in range(documents.size):

@@ -169,7 +169,9 @@ class Proof:
         shard = {
             "examples": c.examples,
             "padding": c.padding,
-            "by_source": {s: {"written_tokens": c.written[s], "separators": c.separators[s]} for s in sorted(c.written)},
+            "by_source": {
+                s: {"written_tokens": c.written[s], "separators": c.separators[s]} for s in sorted(c.written)
+            },
         }
         recounted = make_ledger(self.length, read, Counter(pairs), tokenised, plans, [shard])
         wrong = imbalances(recounted)
@@ -178,7 +180,9 @@ class Proof:
         for name, stated in self.manifest["ledger"]["sources"].items():
             for figure, value in stated.items():
                 if recounted["sources"][name][figure] != value:
-                    raise Failed(f"source {name}: {figure} is {recounted['sources'][name][figure]}, manifest says {value}")
+                    raise Failed(
+                        f"source {name}: {figure} is {recounted['sources'][name][figure]}, manifest says {value}"
+                    )
         for figure in ("examples", "tokens", "padding"):
             if recounted[figure] != self.manifest["ledger"][figure]:
                 raise Failed(f"{figure} is {recounted[figure]}, manifest says {self.manifest['ledger'][figure]}")
@@ -237,7 +241,9 @@ class Proof:
         if example.pack != pack or example.doc_ids != [table["id"][d] for d in document]:
             yield "its documents are not the plan's"
             return
-        if not np.array_equal(example.doc_offsets, plan["offset"][rows]) or not np.array_equal(example.doc_spans, spans):
+        if not np.array_equal(example.doc_offsets, plan["offset"][rows]) or not np.array_equal(
+            example.doc_spans, spans
+        ):
             yield "its offsets or spans are not the plan's"
             return
         if not np.array_equal(example.ends - example.doc_offsets, plan["end"][rows] - plan["begin"][rows]):
@@ -248,7 +254,9 @@ class Proof:
             yield "its parents or scores are not the plan's"
         yield from self._separators(example, plan, rows, n)
 
-    def _separators(self, example: Example, plan: dict[str, np.ndarray], rows: np.ndarray, n: np.ndarray) -> Iterator[str]:
+    def _separators(
+        self, example: Example, plan: dict[str, np.ndarray], rows: np.ndarray, n: np.ndarray
+    ) -> Iterator[str]:
         """Separators stand where a document begins and ends, and no text yields one."""
         opens, closes = plan["begin"][rows] == 0, plan["end"][rows] == n + self._separators_of_a_document
         ids = example.input_ids

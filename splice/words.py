@@ -125,9 +125,7 @@ def _count(
     return n
 
 
-def count_words(
-    data: np.ndarray, offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def count_words(data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Count the words of each document of a chunk, without the GIL.
 
     Args: data uint8 [bytes]; offsets int32 or int64 [n + 1] into it (the first need not be 0).

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WORDS = [f"{a}{b}{c}" for a in ("ka", "lo", "mi", "ru") for b in ("na", "ter", "sol", "vi") for c in ("", "s", "_x", "9")]
+WORDS = [
+    f"{a}{b}{c}" for a in ("ka", "lo", "mi", "ru") for b in ("na", "ter", "sol", "vi") for c in ("", "s", "_x", "9")
+]
 
 
 def make_text(rng: random.Random, topic: int, words: int) -> str:

@@ -23,9 +23,7 @@ def documents(
 
     found: all the columns there are, for the message where a field is not among them.
     """
-    columns = {
-        field: _values(batch.column(field)) for field in fields(settings) if field in batch.schema.names
-    }
+    columns = {field: _values(batch.column(field)) for field in fields(settings) if field in batch.schema.names}
     for field in columns.keys() - {settings.text_field}:
         columns[field] = [_text(value) for value in columns[field]]
     required = {settings.text_field, settings.id_field or settings.text_field}
@@ -41,11 +39,7 @@ def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if (
-        pa.types.is_string(column.type)
-        or pa.types.is_large_string(column.type)
-        or pa.types.is_string_view(column.type)
-    ):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.large_binary())
     return column.to_pylist()
 

@@ -30,9 +30,7 @@ def parse(spec: str) -> tuple[str, str | None, str | None]:
     rest, _, split = spec.removeprefix(PREFIX).partition("@")
     name, _, config = rest.partition(":")
     if not name:
-        raise SpliceError(
-            f"{spec}: no dataset named; write hub:NAME[:CONFIG][@SPLIT], e.g. hub:allenai/c4:en@train"
-        )
+        raise SpliceError(f"{spec}: no dataset named; write hub:NAME[:CONFIG][@SPLIT], e.g. hub:allenai/c4:en@train")
     return name, config or None, split or None
 
 
@@ -83,9 +81,7 @@ def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantine
             stream = datasets.load_dataset(dataset, config, split=split, streaming=True, revision=revision)
             found = list(stream.features or ())
             if found:
-                stream = stream.select_columns(
-                    [field for field in fields(settings) if field in found] or found[:1]
-                )
+                stream = stream.select_columns([field for field in fields(settings) if field in found] or found[:1])
             stream = stream.shard(num_shards=shards, index=shard).with_format("arrow")
             for table in stream.iter(batch_size=BATCH_ROWS):
                 yield from documents(table, found or table.column_names, file, row, settings)
@@ -113,9 +109,7 @@ def import_datasets(spec: str) -> ModuleType:
     try:
         import datasets
     except ImportError:
-        raise SpliceError(
-            f"{spec}: reading it needs Hugging Face datasets: pip install 'splice-data[hub]'"
-        ) from None
+        raise SpliceError(f"{spec}: reading it needs Hugging Face datasets: pip install 'splice-data[hub]'") from None
     return datasets
 
 

@@ -132,9 +132,7 @@ def _bytes(entry: os.DirEntry[str]) -> int:
 
 def describe(skipped: Counter[str]) -> str:
     """What was there instead, for an error: "120 .py, 3 .c; 2 hidden, 1 symbolic link"."""
-    unmatched = [
-        (n, key.removeprefix("unmatched ")) for key, n in skipped.items() if key.startswith("unmatched ")
-    ]
+    unmatched = [(n, key.removeprefix("unmatched ")) for key, n in skipped.items() if key.startswith("unmatched ")]
     other = sorted((key, n) for key, n in skipped.items() if not key.startswith("unmatched "))
     parts = [", ".join(f"{n} {key}" for n, key in sorted(unmatched, key=lambda u: (-u[0], u[1]))[:8])]
     parts.append(", ".join(f"{n} {key}" for key, n in other))

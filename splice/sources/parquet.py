@@ -39,9 +39,7 @@ def plan_file(path: str, name: str, settings: SourceSettings, target_bytes: int)
         return [((shown, named, 0, None, 0), _size(path))]
 
 
-def _ranges(
-    file: pq.ParquetFile, settings: SourceSettings, target_bytes: int
-) -> Iterator[tuple[int, int, int, int]]:
+def _ranges(file: pq.ParquetFile, settings: SourceSettings, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
     """(first group, stop group, number of the first row, bytes) of each range."""
     metadata = file.metadata
     wanted = set(fields(settings))
@@ -85,9 +83,7 @@ def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantine
                 after = row + file.metadata.row_group(group).num_rows
                 rows = _batch_rows(file, group)
                 try:
-                    for batch in file.iter_batches(
-                        rows, row_groups=[group], columns=wanted, use_threads=False
-                    ):
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
                         yield from documents(batch, found, name, row, settings)
                         row += batch.num_rows
                 except _damage() as error:

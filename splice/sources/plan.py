@@ -165,9 +165,7 @@ def _shards(listing: Listing) -> list[File]:
     return shards
 
 
-def _plan_files(
-    source: str, files: list[tuple[str, str]], settings: SourceSettings, target_bytes: int
-) -> list[Unit]:
+def _plan_files(source: str, files: list[tuple[str, str]], settings: SourceSettings, target_bytes: int) -> list[Unit]:
     """Units of (path, name) files of either kind: pieces of large files, several small files together."""
     units: list[Unit] = []
     kind, items, size = "", [], 0

@@ -118,9 +118,7 @@ def os_path(name: str) -> str:
     """The path that os.open understands, from its printable form."""
     if "\\" not in name:
         return name
-    return os.fsdecode(
-        _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else b"\\", name.encode())
-    )
+    return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else b"\\", name.encode()))
 
 
 def os_reason(error: OSError) -> str:

@@ -12,17 +12,13 @@ FOUND_FIELDS = 12  # as many of a row's fields as a message names
 FOUND_CHARS = 40
 
 
-def document(
-    row: Mapping[str, Any], file: str, number: int, settings: SourceSettings
-) -> Document | Quarantined:
+def document(row: Mapping[str, Any], file: str, number: int, settings: SourceSettings) -> Document | Quarantined:
     """The row's document; its id is the row's own where settings.id_field is set, else FILE:NUMBER."""
     text = row.get(settings.text_field)
     if isinstance(text, str):
         try:
             text = text.encode()
-        except (
-            UnicodeEncodeError
-        ):  # half a surrogate pair: bytes that are not UTF-8, for the filter to refuse
+        except UnicodeEncodeError:  # half a surrogate pair: bytes that are not UTF-8, for the filter to refuse
             text = text.encode("utf-8", "surrogatepass")
     elif not isinstance(text, bytes):
         return Quarantined(file, number, _no_field(row, settings.text_field, "--text-field", "a string"))
@@ -31,9 +27,7 @@ def document(
     else:
         value = row.get(settings.id_field)
         if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
-            return Quarantined(
-                file, number, _no_field(row, settings.id_field, "--id-field", "a string or an integer")
-            )
+            return Quarantined(file, number, _no_field(row, settings.id_field, "--id-field", "a string or an integer"))
         name = valid_unicode(str(value))
     return Document(name, text, _optional(row, settings.repo_field), _optional(row, settings.path_field))
 

@@ -15,18 +15,14 @@ from ..filters import max_bytes
 from .listing import File
 from .records import Document, Quarantined, Rejected, SourceSettings, Unit, os_path, os_reason, printable
 
-MAX_FILES = (
-    8192  # a unit of empty files is still a piece of work, and its description a message of bounded size
-)
+MAX_FILES = 8192  # a unit of empty files is still a piece of work, and its description a message of bounded size
 FIRST_READ_BYTES = 64 * 2**10  # most files end within it; what malloc does not have to map anew for each
 READ_BYTES = 2**20
 # O_NONBLOCK: a FIFO put in the place of a file would otherwise wait for a writer for ever.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def plan(
-    source: str, root: str, files: Iterable[File], settings: SourceSettings, target_bytes: int
-) -> list[Unit]:
+def plan(source: str, root: str, files: Iterable[File], settings: SourceSettings, target_bytes: int) -> list[Unit]:
     """Units of about target_bytes of files, in the order of the files. Files too long to be read count for nothing."""
     limit = max_bytes(settings)
     units: list[Unit] = []
@@ -46,9 +42,7 @@ def plan(
 
 def _unit(source: str, root: str, files: list[File], size: int) -> Unit:
     groups = groupby(files, key=lambda file: file.repo)
-    items = tuple(
-        (printable(repo), tuple(printable(file.path) for file in members)) for repo, members in groups
-    )
+    items = tuple((printable(repo), tuple(printable(file.path) for file in members)) for repo, members in groups)
     return Unit(source, "tree", (printable(root), items), size)
 
 
@@ -76,9 +70,7 @@ def read_file(path: str, limit: int) -> bytes:
     try:
         # A regular file may still answer short (NFS, FUSE): only an empty read is its end.
         first = os.read(fd, min(limit, FIRST_READ_BYTES))
-        if not first and not stat.S_ISREG(
-            os.fstat(fd).st_mode
-        ):  # asked of empty ones alone: it costs as much as open
+        if not first and not stat.S_ISREG(os.fstat(fd).st_mode):  # asked of empty ones alone: it costs as much as open
             raise OSError(errno.EINVAL, "Not a regular file")
         left = limit - len(first)
         pieces: list[bytes] = []

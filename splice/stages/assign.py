@@ -5,6 +5,7 @@ One task over the whole corpus, so it holds some 40 bytes a document and no text
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     first = _first_with_same_hash(hashes) if args["dedup"] == "exact" else np.arange(len(row))
     kept = np.flatnonzero(first == np.arange(len(row)))
     size = _sizes(tables)
-    pack = assign(
-        _repositories(tables, sources)[kept], size[kept], args["pack_documents"], args["max_repo_bytes"]
-    )
+    pack = assign(_repositories(tables, sources)[kept], size[kept], args["pack_documents"], args["max_repo_bytes"])
     order = np.argsort(pack, kind="stable")
     chosen = kept[order]
     _write(
@@ -62,8 +61,11 @@ def _packs(pack: np.ndarray, size: np.ndarray) -> list[list[tuple[int, int, int]
     """Per pack its parts (start, stop, bytes), rows of documents.arrow."""
     edges = np.searchsorted(pack, np.arange(int(pack.max(initial=-1)) + 2))
     return [
-        [(a + int(start), b + int(start), int(size[a + start : b + start].sum())) for a, b in parts_of(size[start:stop], PART_BYTES)]
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        [
+            (a + int(start), b + int(start), int(size[a + start : b + start].sum()))
+            for a, b in parts_of(size[start:stop], PART_BYTES)
+        ]
+        for start, stop in pairwise(edges)
     ]
 
 

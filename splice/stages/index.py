@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from splice.shared import shared
 from pathlib import Path
 from typing import Any
 
 from splice.files import replacing
 from splice.packs import open_pack
+from splice.shared import shared
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from splice.shared import shared
 from pathlib import Path
 from typing import Any
 
 from splice.packs import open_table
+from splice.shared import shared
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class PackedDataset:
         self.shards: list[str] = [shard["file"] for shard in self.manifest["shards"]]
         missing = [name for name in self.shards if not (self.path / "data" / name).is_file()]
         if missing:
-            raise SpliceError(f"{self.path}: shard data/{missing[0]} is missing ({len(missing)} in all); build it again")
+            raise SpliceError(
+                f"{self.path}: shard data/{missing[0]} is missing ({len(missing)} in all); build it again"
+            )
         self._first = np.cumsum([0] + [shard["examples"] for shard in self.manifest["shards"]])
         self._open()
 
@@ -64,10 +66,7 @@ class PackedDataset:
         return int(self._first[-1])
 
     def __getitem__(self, index: int) -> Example:
-        n = len(self)
-        if not -n <= index < n:
-            raise IndexError(f"example {index} of a dataset of {n}")
-        table, row = self._locate(index % n)
+        table, row = self._locate(index)
         return read_rows(table, [row])[0]
 
     def input_ids(self, index: int) -> np.ndarray:
@@ -86,15 +85,20 @@ class PackedDataset:
 
         A global batch of `batch_size` examples (default: one a rank) is the same for every world size, so (seed, step)
         is the whole state of a loader, also when training goes on with more or fewer ranks. Examples of an epoch that
-        fill no whole batch open the next one.
+        fill no whole batch open the next one. Raises SpliceError, at once, for numbers that do not fit together.
         """
-        batch_size = batch_size or world_size
-        if batch_size % world_size or not 0 <= rank < world_size:
-            raise SpliceError(f"batch_size {batch_size} must be a multiple of world_size {world_size}, rank below it")
-        n = len(self)
-        if n == 0:
+        batch_size = world_size if batch_size is None else batch_size
+        if step < 0 or not 0 <= rank < world_size or batch_size < 1 or batch_size % world_size:
+            raise SpliceError(
+                f"batch_size {batch_size} must be a multiple of world_size {world_size}, rank {rank} below it, "
+                f"step {step} not negative"
+            )
+        if len(self) == 0:
             raise SpliceError(f"{self.path}: holds no example")
-        share = batch_size // world_size
+        return self._batches(seed, step, rank, batch_size // world_size, batch_size)
+
+    def _batches(self, seed: int, step: int, rank: int, share: int, batch_size: int) -> Iterator[Batch]:
+        n = len(self)
         epoch, order = -1, np.zeros(0, np.int64)
         while True:
             places = np.arange(step * batch_size + rank * share, step * batch_size + (rank + 1) * share)
@@ -110,6 +114,10 @@ class PackedDataset:
 
     def _locate(self, index: int) -> tuple[Any, int]:
         """The row group table that holds an example, and its row there."""
+        n = len(self)
+        if not -n <= index < n:
+            raise IndexError(f"example {index} of a dataset of {n}")
+        index %= n
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
         row = index - int(self._first[shard])
         with self._lock:

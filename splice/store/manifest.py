@@ -18,6 +18,8 @@ def read_manifest(dataset: Path) -> dict[str, Any]:
     manifest = read_json(dataset / MANIFEST)
     if manifest is None:
         building = (dataset / "build.json").exists()
-        hint = "the build has not finished: run it again and it goes on" if building else "not a dataset of splice build"
+        hint = (
+            "the build has not finished: run it again and it goes on" if building else "not a dataset of splice build"
+        )
         raise SpliceError(f"{dataset}: no {MANIFEST} ({hint})")
     return manifest

@@ -146,7 +146,9 @@ def test_repositories_stay_together(build):
     import pyarrow.parquet as pq
 
     for number in range(3):
-        assert len(set(pq.read_table(output / "documents" / f"{number:05d}-0000.parquet").column("repo").to_pylist())) == 1
+        assert (
+            len(set(pq.read_table(output / "documents" / f"{number:05d}-0000.parquet").column("repo").to_pylist())) == 1
+        )
 
 
 def test_another_length_reuses_ingest_and_link_and_equals_a_build_from_scratch(build, tmp_path, same_dataset):

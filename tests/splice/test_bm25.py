@@ -83,9 +83,7 @@ def zipf_texts(n: int, vocabulary: int, seed: int, mean_words: int = 60) -> list
     texts, at = [], 0
     for i, length in enumerate(lengths):
         rare = rng.integers(0, 40, length // 8) + 40 * (i % (n // 10))
-        texts.append(
-            b" ".join([b"w%d" % w for w in common[at : at + length]] + [b"topic%d" % w for w in rare])
-        )
+        texts.append(b" ".join([b"w%d" % w for w in common[at : at + length]] + [b"topic%d" % w for w in rare]))
         at += length
     return texts
 
@@ -214,12 +212,9 @@ def test_scores_that_differ_only_by_rounding(n, seed):
     half = rng.integers(0, 2, (n // 2, 12))
     choices = np.concatenate([half, 1 - half])
     texts = [
-        b" ".join(b"pair%d_%d" % (i, side) for i, side in enumerate(row) for _ in range(1 + i % 3))
-        for row in choices
+        b" ".join(b"pair%d_%d" % (i, side) for i, side in enumerate(row) for _ in range(1 + i % 3)) for row in choices
     ]
-    query = b" ".join(
-        b"pair%d_%d" % (i, side) for i in range(12) for side in (0, 1) for _ in range(2 * i + 1)
-    )
+    query = b" ".join(b"pair%d_%d" % (i, side) for i in range(12) for side in (0, 1) for _ in range(2 * i + 1))
     index = build([*texts, query])
     scores = canonical(index)
     assert 1 < len(set(scores[n, :n].tolist())) < n
@@ -259,9 +254,7 @@ def test_small_blocks_change_no_bit(medium, monkeypatch):
     texts, index, _ = medium
     monkeypatch.setattr("splice.postings.block_bits", lambda n: 7)
     other = build(texts)
-    for a, b in zip(
-        index.neighbours(np.arange(2500), 25), other.neighbours(np.arange(2500), 25), strict=True
-    ):
+    for a, b in zip(index.neighbours(np.arange(2500), 25), other.neighbours(np.arange(2500), 25), strict=True):
         assert a.tobytes() == b.tobytes()
 
 
@@ -275,9 +268,7 @@ def test_many_small_counting_tasks_change_no_bit(medium, monkeypatch):
 def test_more_than_65536_documents():
     rng = np.random.default_rng(3)
     n = 70_000
-    texts = [
-        b"g%d h%d all" % pair for pair in zip(rng.integers(0, 3000, n), rng.integers(0, 30, n), strict=True)
-    ]
+    texts = [b"g%d h%d all" % pair for pair in zip(rng.integers(0, 3000, n), rng.integers(0, 30, n), strict=True)]
     index = build(texts)
     queries = np.array([0, 65_535, 65_536, 69_999, *rng.integers(0, n, 40)])
     documents, found = index.neighbours(queries, 30)

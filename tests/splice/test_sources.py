@@ -311,9 +311,7 @@ def test_printable_names_lead_back_and_differ(name, other):
 def test_tree_units_of_any_size_hold_the_same_documents(tmp_path, target_bytes):
     files = {f"r{i % 3}/f{i:03}.c": "x" * i for i in range(40)}
     write(tmp_path, files)
-    assert texts(read(tmp_path, target_bytes=target_bytes)) == {
-        path: text.encode() for path, text in files.items()
-    }
+    assert texts(read(tmp_path, target_bytes=target_bytes)) == {path: text.encode() for path, text in files.items()}
     units = plan_units([str(tmp_path)], SETTINGS, target_bytes)
     assert sum(unit.bytes for unit in units) == sum(range(40))
     assert all(unit.bytes <= target_bytes or len(unit.items[1][0][1]) == 1 for unit in units)
@@ -414,9 +412,7 @@ def test_byte_order_mark_line_ends_and_last_line(tmp_path, ending, last, mark):
 LINES = st.lists(
     st.one_of(
         st.text(max_size=30).map(lambda t: json.dumps({"text": t}).encode()),
-        st.text(max_size=30).map(
-            lambda t: json.dumps({"text": t}, ensure_ascii=False).encode("utf-8", "replace")
-        ),
+        st.text(max_size=30).map(lambda t: json.dumps({"text": t}, ensure_ascii=False).encode("utf-8", "replace")),
         st.sampled_from(
             [
                 b"",
@@ -651,9 +647,7 @@ def peak_mb(path, **fields):
         out = [(type(r).__name__, getattr(r, "line", None), len(getattr(r, "text", ""))) for r in records]
         print(json.dumps([out, peak() - before, time.perf_counter() - start]))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
@@ -715,9 +709,7 @@ def test_parquet_of_any_string_type(tmp_path, type_, target_bytes):
     values = ["a", "é日🎉", "", "a", "b", "c", "", "d", "e", "a"]
     column = pa.array(values).cast(type_)
     path = parquet(tmp_path / "n.parquet", {"text": column, "id": range(10), "embedding": [[0.5]] * 10})
-    assert texts(read(path, target_bytes=target_bytes)) == {
-        f"n.parquet:{i}": v.encode() for i, v in enumerate(values)
-    }
+    assert texts(read(path, target_bytes=target_bytes)) == {f"n.parquet:{i}": v.encode() for i, v in enumerate(values)}
     assert len(plan_units([str(path)], SETTINGS, target_bytes)) == (3 if target_bytes == 1 else 1)
 
 
@@ -739,9 +731,7 @@ def test_parquet_fields_and_nulls(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
-)
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
 def test_parquet_text_that_is_not_utf8_or_no_text(tmp_path, type_):
     plain = type_.value_type if pa.types.is_dictionary(type_) else type_
     binary = pa.large_binary() if plain == pa.large_string() else pa.binary()
@@ -824,9 +814,7 @@ def saved(tmp_path_factory):
 
 @pytest.mark.parametrize("target_bytes", [1, 100, 10**9])
 def test_saved_dataset(saved, target_bytes):
-    assert texts(read(saved / "one", target_bytes=target_bytes)) == {
-        f"one:{i}": b"t%d" % i for i in range(25)
-    }
+    assert texts(read(saved / "one", target_bytes=target_bytes)) == {f"one:{i}": b"t%d" % i for i in range(25)}
     assert texts(read(saved / "one", target_bytes=target_bytes, id_field="k")) == {
         f"k{i}": b"t%d" % i for i in range(25)
     }
@@ -941,9 +929,7 @@ def test_json_lines_under_other_names(tmp_path):
 
 
 def test_display_names_are_unique(tmp_path):
-    write(
-        tmp_path, {f"{d}/code/a.c": "x" for d in "abc"} | {"code-2/a.c": "x", "code/n.jsonl": row(text="y")}
-    )
+    write(tmp_path, {f"{d}/code/a.c": "x" for d in "abc"} | {"code-2/a.c": "x", "code/n.jsonl": row(text="y")})
     specs = [f"{tmp_path}/{d}/code" for d in "ab"] + [
         f"{tmp_path}/code-2",
         f"{tmp_path}/c/code/",
@@ -991,9 +977,7 @@ def test_errors_before_any_work(tmp_path):
 
 def test_a_wrong_field_name_is_an_error_before_the_work_and_not_a_million_bad_rows(tmp_path):
     path = write(tmp_path, {"n.jsonl": row(body="a", id=1) * 100}) / "n.jsonl"
-    with pytest.raises(
-        SpliceError, match=r'n.jsonl: no field "text" \(found: body, id\); name it with --text-field'
-    ):
+    with pytest.raises(SpliceError, match=r'n.jsonl: no field "text" \(found: body, id\); name it with --text-field'):
         read(path)
     with pytest.raises(SpliceError, match=r'no field "key" .* --id-field'):
         read(path, text_field="body", id_field="key")

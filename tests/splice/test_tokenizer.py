@@ -51,9 +51,7 @@ TEXT = st.lists(
     ),
     max_size=12,
 ).map("".join)
-EXAMPLES = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def corpus() -> list[bytes]:
@@ -162,9 +160,7 @@ def test_ids_are_those_of_sentencepiece(model_file, sp_fast, text):
 def test_documents_stay_apart(bytelevel, texts):
     ids, offsets = bytelevel.encode([text.encode() for text in texts])
     assert (ids.dtype, offsets.dtype, offsets.shape) == (np.uint32, np.int64, (len(texts) + 1,))
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == [
-        encode_one(bytelevel, t) for t in texts
-    ]
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == [encode_one(bytelevel, t) for t in texts]
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -198,18 +194,14 @@ def test_one_buffer_groups_and_threads_change_nothing(trained, monkeypatch, fast
     monkeypatch.setattr(splice.tokenizer_backend, "RENEW_BYTES", 50_000)
     assert same(tokenizer.encode(texts), expected)
     with ThreadPoolExecutor(4) as pool:
-        assert all(
-            same(result, expected) for result in pool.map(lambda k: tokenizer.encode(texts, k), [1, 2, 1, 2])
-        )
+        assert all(same(result, expected) for result in pool.map(lambda k: tokenizer.encode(texts, k), [1, 2, 1, 2]))
 
 
 def test_the_fast_path_is_renewed_before_its_memory_grows(trained, monkeypatch):
     tokenizer = load_tokenizer(str(trained))
     load = splice.tokenizer_backend.Gigatoken._load
     loads = []
-    monkeypatch.setattr(
-        splice.tokenizer_backend.Gigatoken, "_load", lambda self: (loads.append(1), load(self))
-    )
+    monkeypatch.setattr(splice.tokenizer_backend.Gigatoken, "_load", lambda self: (loads.append(1), load(self)))
     monkeypatch.setattr(splice.tokenizer_backend, "RENEW_BYTES", 600_000)  # more than the proof has taken
     for _ in range(4):
         tokenizer.encode([b"a" * 400_000])
@@ -337,9 +329,7 @@ def test_documents_with_a_user_defined_piece_go_to_the_reference(tmp_path):
 
 def test_added_white_space_is_part_of_the_text(trained, tmp_path):
     tokens = [added_token(0, "<s>", special=True), added_token(1, "</s>", special=True)]
-    runs = [
-        added_token(2000 + i, " " * n, normalized=True) for i, n in enumerate((16, 8, 4))
-    ]  # as GPT-NeoX has them
+    runs = [added_token(2000 + i, " " * n, normalized=True) for i, n in enumerate((16, 8, 4))]  # as GPT-NeoX has them
     config = changed(trained, added_tokens=[*tokens, *runs])
     raw = tokenizers.Tokenizer.from_str(json.dumps(config))
     tokenizer = load_tokenizer(write_json(tmp_path, config))
@@ -541,10 +531,7 @@ def test_what_training_gives(trained, bytelevel, tmp_path):
     train_tokenizer([b"tiny corpus"], 32000, tmp_path)
     tiny = load_tokenizer(str(tmp_path))
     assert tiny.vocab_size == 259  # no pair occurs twice
-    assert (
-        tiny.decode(encode_one(tiny, "nothing of this was seen: żółw 🐢"))
-        == "nothing of this was seen: żółw 🐢"
-    )
+    assert tiny.decode(encode_one(tiny, "nothing of this was seen: żółw 🐢")) == "nothing of this was seen: żółw 🐢"
     with pytest.raises(SpliceError, match="259"):
         train_tokenizer([b"x"], 258, tmp_path)
 
@@ -651,9 +638,7 @@ def test_a_hub_name_with_the_hub(monkeypatch, tmp_path, trained):
 
 def test_importing_it_is_light():
     script = "import sys, splice.tokenizer; print({'tokenizers', 'sentencepiece', 'gigatoken', 'awkward', 'huggingface_hub'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 

@@ -197,7 +197,9 @@ def test_whole_retrieves_among_what_fits():
 
 
 def test_a_document_longer_than_several_examples_is_carried_through_all_of_them():
-    plan = walk(graph_of(Matrix(np.zeros((1, 1))), 1), np.array([250]), WalkSettings(1, 100, "identity", "restart", "carry", 0))
+    plan = walk(
+        graph_of(Matrix(np.zeros((1, 1))), 1), np.array([250]), WalkSettings(1, 100, "identity", "restart", "carry", 0)
+    )
     assert rows(plan) == [[(0, -1, 0, 100)], [(0, -1, 100, 200)], [(0, -1, 200, 250)]]
 
 
@@ -205,7 +207,11 @@ def test_seed_and_stream_change_the_roots():
     retriever = Matrix(np.zeros((50, 50)))
     lengths = np.full(50, 10)
     orders = {
-        tuple(walk(graph_of(retriever, 1), lengths, WalkSettings(1, 100, "identity", "restart", "trim", seed), stream).document)
+        tuple(
+            walk(
+                graph_of(retriever, 1), lengths, WalkSettings(1, 100, "identity", "restart", "trim", seed), stream
+            ).document
+        )
         for seed in (0, 1)
         for stream in (0, 1)
     }
