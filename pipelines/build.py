@@ -1,9 +1,10 @@
 """`splice build`: the stages in order, each reused where its inputs and settings did not change.
 
-    WORK/ingest-FP/   read/ assign/ tokenizer/ packs/ documents/      by sources, filters, tokenizer, packs
-    WORK/link-FP/     index/ graph/                                   by ingest and retriever
-    WORK/walk-FP/     plan/                                           by link, k, length, order, policies, seed
-    OUTPUT/data/      the shards                                      by walk and shard size
+    WORK/ingest-FP/   read/ assign/ packs/             by sources, filters, packs
+    WORK/tokens-FP/   tokenizer/ tokens/ documents/    by ingest and tokenizer
+    WORK/link-FP/     index/ graph/                    by ingest and retriever
+    WORK/walk-FP/     plan/                            by tokens, link, k, length, order, policies, seed
+    OUTPUT/data/      the shards                       by walk and shard size
 
 FP is a fingerprint of the settings and of everything before, so several builds share a work directory, and what an
 interrupted build left is found again by its markers.
@@ -85,19 +86,21 @@ class Run:
         return _cpu_seconds() + self.processes.cpu_seconds
 
 
-def build(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> dict[str, Any]:
-    """Build the dataset `settings` describe; gives its manifest. Raises SpliceError, before any work where it can."""
+def build(
+    settings: BuildSettings, beam_options: Sequence[str], console: Console, processes: TaskProcesses
+) -> dict[str, Any]:
+    """Build the dataset `settings` describe; gives its manifest. Raises SpliceError, before any work where it can.
+
+    processes: where tasks that hold the GIL run (its creation tells when to make it).
+    """
     assert settings.output is not None
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)
     options = runner_options(beam_options, settings.worker_count)
     output = settings.output.absolute()
     work = (settings.work or output / "work").absolute()
     started = time.monotonic(), _cpu_seconds()
     units = plan_units(settings.sources, source_settings(settings))
-    inputs = hashlib.sha256(f"{fingerprint(units)} {_tokenizer_hash(settings)}".encode()).hexdigest()[:16]
-    directories = stage_directories(settings, inputs, work)
-    check_tokenizer(settings, directories["ingest"])
+    directories = stage_directories(settings, fingerprint(units), work)
+    check_tokenizer(settings, directories["tokens"])
     _check_writable(output, "--output")
     _check_writable(work, "--work")
     with ExitStack() as stack:
@@ -110,20 +113,21 @@ def build(settings: BuildSettings, beam_options: Sequence[str], console: Console
             return manifest
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
             sweep(directory)
-        processes = stack.enter_context(local_processes(settings.worker_count))
+        stack.enter_context(local_processes(processes))
         run = Run(settings, options, console, processes)
         load_beam()
         run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
         try:
             ingested = ingest(run, units, directories["ingest"])
+            tokens = tokenise(run, ingested, directories["tokens"])
         except SpliceError as refusal:
             if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():
                 (output / "build.json").unlink(missing_ok=True)  # the output is free for what the user mends
             raise
         starts = link(run, ingested, directories)
-        plans = plan(run, ingested, starts, directories)
-        shards = write(run, ingested, plans, directories, output)
-        return finish(run, ingested, plans, shards, directories, output, started)
+        plans = plan(run, ingested, tokens, starts, directories)
+        shards = write(run, ingested, tokens, plans, directories, output)
+        return finish(run, ingested, tokens, plans, shards, directories, output, started)
 
 
 def source_settings(settings: BuildSettings) -> SourceSettings:
@@ -132,11 +136,11 @@ def source_settings(settings: BuildSettings) -> SourceSettings:
     return SourceSettings(glob=tuple(settings.glob), **{name: getattr(settings, name) for name in names})
 
 
-def check_tokenizer(settings: BuildSettings, ingest_directory: Path | None = None) -> None:
+def check_tokenizer(settings: BuildSettings, tokens_directory: Path | None = None) -> None:
     """Raise SpliceError, before any work, for a tokenizer that cannot be loaded or lacks what `join` writes."""
     from splice.tokenizer import load_tokenizer
 
-    done = ingest_directory and (ingest_directory / "done" / "tokenizer-all.json").exists()
+    done = tokens_directory and (tokens_directory / "done" / "tokenizer-all.json").exists()
     if settings.tokenizer is not None and not done:
         load_tokenizer(settings.tokenizer, fast=False).require(settings.join)
 
@@ -149,11 +153,13 @@ def _check_writable(directory: Path, flag: str) -> None:
 
 def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[str, Path]:
     """Stage -> its directory, named by its fingerprint; "write" names nothing on disk but the whole build."""
-    directories = {}
-    for stage in ("ingest", "link", "walk", "write"):
-        inputs = settings.fingerprint(stage, inputs)
-        directories[stage] = work / f"{stage}-{inputs}"
-    return directories
+    ingest = settings.fingerprint("ingest", inputs)
+    tokens = settings.fingerprint("tokens", f"{ingest} {_tokenizer_hash(settings)}")
+    link = settings.fingerprint("link", ingest)
+    walk = settings.fingerprint("walk", f"{tokens} {link}")
+    write = settings.fingerprint("write", walk)
+    prints = {"ingest": ingest, "tokens": tokens, "link": link, "walk": walk, "write": write}
+    return {stage: work / f"{stage}-{fingerprint}" for stage, fingerprint in prints.items()}
 
 
 def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
@@ -191,19 +197,33 @@ def finished(output: Path, build_directory: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What ingest leaves for the stages after it. parts: per pack the number of its files; documents: per pack."""
+    """What ingest leaves for the stages after it. parts: the bytes of each file of each pack; documents: per pack."""
 
     directory: Path
     read: list[Receipt]
     assigned: Receipt
-    tokenizer: Receipt
-    tokenised: list[Receipt]
-    parts: list[int]
+    part_bytes: list[list[int]]
     documents: list[int]
+
+    @property
+    def parts(self) -> list[int]:
+        """The number of files of each pack."""
+        return [len(sizes) for sizes in self.part_bytes]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What tokenising leaves: the tokenizer's receipt and those of the packs' parts."""
+
+    directory: Path
+    tokenizer: Receipt
+    parts: list[Receipt]
+    bos_id: int | None
+    eos_id: int | None
 
 
 def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
-    """Read, filter and deduplicate the sources, assign packs, settle the tokenizer, tokenise."""
+    """Read, filter and deduplicate the sources, and gather the documents of each pack."""
     s = run.settings
     source = asdict(source_settings(s))
     reads = [
@@ -221,21 +241,42 @@ def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
         **{name: getattr(s, name) for name in ("dedup", "pack_documents", "max_repo_bytes")},
     }
     assigned = run.stage("assign", [Task("assign", "all", str(directory), assign_args)], [1])[0]
-    spec = {"tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
-    tokenizer = run.stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [1])[0]
-    for which in ("bos", "eos"):
-        _separator(which, s, tokenizer)
-    shared = {"sources": [unit.source for unit in units], "backend": tokenizer["backend"]}
+    sources = [unit.source for unit in units]
     cuts = [(p, n, *part) for p, parts in enumerate(assigned["packs"]) for n, part in enumerate(parts)]
     tasks = [
-        Task("tokenise", f"{p:05d}-{n:04d}", str(directory), {"pack": p, "part": n, "start": a, "stop": b, **shared})
+        Task(
+            "gather",
+            f"{p:05d}-{n:04d}",
+            str(directory),
+            {"pack": p, "part": n, "start": a, "stop": b, "sources": sources},
+        )
         for p, n, a, b, _ in cuts
     ]
-    tokenised = run.stage("tokenise", tasks, [size for *_, size in cuts])
+    run.stage("gather", tasks, [size for *_, size in cuts])
     for leftover in (directory / "read").glob("*.arrow"):  # every document is in a pack or in refused.parquet
         leftover.unlink()
-    sizes = [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]]
-    return Ingested(directory, read, assigned, tokenizer, tokenised, [len(p) for p in assigned["packs"]], sizes)
+    sizes = [[size for *_, size in parts] for parts in assigned["packs"]]
+    return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
+
+
+def tokenise(run: Run, ingested: Ingested, directory: Path) -> Tokens:
+    """Settle the tokenizer, then tokenise every part of every pack."""
+    s = run.settings
+    base = {"ingest": str(ingested.directory)}
+    spec = {**base, "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
+    tokenizer = run.stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [1])[0]
+    bos_id, eos_id = (_separator(which, s, tokenizer) for which in ("bos", "eos"))
+    cuts = [(p, n, size) for p, sizes in enumerate(ingested.part_bytes) for n, size in enumerate(sizes)]
+    tasks = [
+        Task(
+            "tokenise",
+            f"{p:05d}-{n:04d}",
+            str(directory),
+            {**base, "pack": p, "part": n, "backend": tokenizer["backend"]},
+        )
+        for p, n, _ in cuts
+    ]
+    return Tokens(directory, tokenizer, run.stage("tokenise", tasks, [size for *_, size in cuts]), bos_id, eos_id)
 
 
 def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[list[int]] | None:
@@ -261,15 +302,18 @@ def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[lis
     return starts
 
 
-def plan(run: Run, ingested: Ingested, starts: list[list[int]] | None, directories: dict[str, Path]) -> list[Receipt]:
+def plan(
+    run: Run, ingested: Ingested, tokens: Tokens, starts: list[list[int]] | None, directories: dict[str, Path]
+) -> list[Receipt]:
     """Walk every pack's graph."""
     s = run.settings
     walk = {name: getattr(s, name) for name in ("k", "length", "order", "exhausted", "tail", "seed")}
     shared = {
         "ingest": str(ingested.directory),
         "link": None if starts is None else str(directories["link"]),
-        "before": int(_separator("bos", s, ingested.tokenizer) is not None),
-        "after": int(_separator("eos", s, ingested.tokenizer) is not None),
+        "tokens": str(tokens.directory),
+        "before": int(tokens.bos_id is not None),
+        "after": int(tokens.eos_id is not None),
         "walk": walk,
     }
     tasks = [
@@ -285,7 +329,7 @@ def plan(run: Run, ingested: Ingested, starts: list[list[int]] | None, directori
 
 
 def write(
-    run: Run, ingested: Ingested, plans: list[Receipt], directories: dict[str, Path], output: Path
+    run: Run, ingested: Ingested, tokens: Tokens, plans: list[Receipt], directories: dict[str, Path], output: Path
 ) -> list[Receipt]:
     """Write the shards."""
     s = run.settings
@@ -294,14 +338,15 @@ def write(
     count = max(1, -(-examples // per_shard))
     shared = {
         "ingest": str(ingested.directory),
+        "tokens": str(tokens.directory),
         "walk": str(directories["walk"]),
         "output": str(output),
         "packs": [[n, receipt["examples"]] for n, receipt in zip(ingested.parts, plans, strict=True)],
         "seed": s.seed,
         "length": s.length,
-        "bos_id": _separator("bos", s, ingested.tokenizer),
-        "eos_id": _separator("eos", s, ingested.tokenizer),
-        "pad_id": ingested.tokenizer["pad_id"],
+        "bos_id": tokens.bos_id,
+        "eos_id": tokens.eos_id,
+        "pad_id": tokens.tokenizer["pad_id"],
         "retriever": s.retriever,
     }
     edges = [examples * i // count for i in range(count + 1)]  # shards of equal size: none is left nearly empty
@@ -323,6 +368,7 @@ def write(
 def finish(
     run: Run,
     ingested: Ingested,
+    tokens: Tokens,
     plans: list[Receipt],
     shards: list[Receipt],
     directories: dict[str, Path],
@@ -331,14 +377,14 @@ def finish(
 ) -> dict[str, Any]:
     """Gather plan, graph, documents, tokenizer and quarantine beside the shards, balance the ledger, write the manifest."""
     s = run.settings
-    ledger = make_ledger(s.length, ingested.read, _refused(ingested.directory), ingested.tokenised, plans, shards)
+    ledger = make_ledger(s.length, ingested.read, _refused(ingested.directory), tokens.parts, plans, shards)
     wrong = imbalances(ledger)
     if wrong:
         raise BuildFailed("the ledger does not balance, which is a fault of splice: " + "; ".join(wrong))
     _keep(directories["walk"] / "plan", output / "plan")
     _keep(directories["link"] / "graph", output / "graph")
-    _keep(ingested.directory / "documents", output / "documents")
-    _keep(ingested.directory / "tokenizer", output / "tokenizer")
+    _keep(tokens.directory / "documents", output / "documents")
+    _keep(tokens.directory / "tokenizer", output / "tokenizer")
     link_or_copy(ingested.directory / "assign" / "refused.parquet", output / "documents" / "refused.parquet")
     _gather_quarantine(ingested.directory / "read", output / "quarantine.jsonl")
     steps, control = (sum(p[name] for p in plans) for name in ("steps", "control_pairs"))
@@ -348,10 +394,10 @@ def finish(
         "settings": {**s.model_dump(mode="json", exclude={"output", "work", "workers"})},
         "versions": _versions(),
         "input_hash": ingested.assigned["hash"],
-        "tokenizer": ingested.tokenizer,
+        "tokenizer": tokens.tokenizer,
         "join": {
-            "bos_id": _separator("bos", s, ingested.tokenizer),
-            "eos_id": _separator("eos", s, ingested.tokenizer),
+            "bos_id": tokens.bos_id,
+            "eos_id": tokens.eos_id,
         },
         "packs": [
             {"documents": n, "parts": parts, "examples": p["examples"]}

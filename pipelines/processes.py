@@ -25,7 +25,11 @@ PARENT_POLL_SECONDS = 0.5
 
 
 class TaskProcesses(AbstractContextManager["TaskProcesses"]):
-    """A pool that lives as long as a build. Without workers (workers=1) tasks run in the calling thread."""
+    """A pool that lives as long as a build; with workers=1 there is none and tasks run in the calling thread.
+
+    Processes are forked, with what they need imported already, as long as this process has but one thread. Made later,
+    they are started afresh, at half a second of CPU time each.
+    """
 
     def __init__(self, workers: int) -> None:
         self.cpu_seconds = 0.0  # of tasks run in processes: the system tells only when a process has ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect as signatures
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,11 +42,16 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
 
         show_dry_run(settings, _beam_options, console)
         return
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)  # read by the tokenizers when they are first used
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here uses it, and its threads would stand in the way of a fork
     from splice.pipelines.build import build
+    from splice.pipelines.processes import TaskProcesses
     from splice.pipelines.summary import show_summary
 
     try:
-        manifest = build(settings, _beam_options, console)
+        with TaskProcesses(settings.worker_count) as processes:
+            manifest = build(settings, _beam_options, console, processes)
     except KeyboardInterrupt:  # here, because typer ends on it without a word
         raise Interrupted("interrupted; what is done is kept: run the same command again and it goes on") from None
     show_summary(manifest, settings, console)

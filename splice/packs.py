@@ -1,7 +1,8 @@
 """Packs: the documents that are indexed together, and the Arrow tables that hold them.
 
 A pack is stored as a few Arrow IPC files (parts of about 32 MB of text), uncompressed so that every reader maps them
-instead of loading them. A document is known by its number in the pack, through all parts in order.
+instead of loading them; the tokens lie in files of their own, part by part, so that another tokenizer leaves text and
+graph as they are. A document is known by its number in the pack, through all parts in order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Pack:
     """One pack, memory-mapped. N documents."""
 
     number: int
-    parts: tuple[Any, ...]  # pyarrow.RecordBatch, one a file
+    parts: tuple[Any, ...]  # pyarrow.RecordBatch, one a file: id, source, repo, path, text
+    tokens: tuple[Any, ...]  # the same parts' tokens; empty where the pack was opened without
     first: np.ndarray  # int64 [parts + 1]: number of each part's first document
 
     @property
@@ -39,21 +41,17 @@ class Pack:
     @cached_property
     def token_counts(self) -> np.ndarray:
         """int64 [N]: LM tokens of each document, without separators."""
-        return np.concatenate([np.diff(self._tokens(part)[1]) for part in self.parts] or [np.zeros(0, np.int64)])
+        return np.concatenate([np.diff(offsets) for _, offsets in self.token_arrays])
 
     @cached_property
     def token_arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Per part (tokens uint16 or uint32 [T], offsets int64 [n + 1])."""
-        return [self._tokens(part) for part in self.parts]
+        columns = [batch.column("tokens") for batch in self.tokens]
+        return [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
 
     def strings(self, column: str) -> list[str | None]:
         """A column of the documents' provenance: "id", "source", "repo" or "path"."""
         return [value for part in self.parts for value in part.column(column).to_pylist()]
-
-    @staticmethod
-    def _tokens(part: Any) -> tuple[np.ndarray, np.ndarray]:
-        tokens = part.column("tokens")
-        return tokens.values.to_numpy(), tokens.offsets.to_numpy()
 
 
 def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -65,16 +63,25 @@ def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @shared(maxsize=8)
-def open_pack(directory: str, number: int, parts: int) -> Pack:
-    """Map pack `number` of an ingest directory. Raises SpliceError where a part is missing or torn."""
-    batches = [open_batch(part_path(Path(directory), number, i)) for i in range(parts)]
+def open_pack(ingest: str, number: int, parts: int, tokens: str | None = None) -> Pack:
+    """Map pack `number` of an ingest directory, with its tokens from a tokens directory where one is given.
+
+    Raises SpliceError where a part is missing or torn.
+    """
+    batches = [open_batch(part_path(Path(ingest), number, i)) for i in range(parts)]
+    encoded = [open_batch(tokens_path(Path(tokens), number, i)) for i in range(parts)] if tokens else []
     first = np.cumsum([0] + [batch.num_rows for batch in batches])
-    return Pack(number, tuple(batches), first)
+    return Pack(number, tuple(batches), tuple(encoded), first)
 
 
 def part_path(directory: Path, pack: int, part: int) -> Path:
     """Where part `part` of pack `pack` lies."""
     return directory / "packs" / f"{pack:05d}-{part:04d}.arrow"
+
+
+def tokens_path(directory: Path, pack: int, part: int) -> Path:
+    """Where the tokens of a part lie."""
+    return directory / "tokens" / f"{pack:05d}-{part:04d}.arrow"
 
 
 def open_table(path: Path) -> Any:

@@ -17,11 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from splice.errors import SpliceError
 
-STAGES = ("ingest", "link", "walk", "write")
 # Part of every fingerprint: raised when a stage's files change their meaning, so that old ones are never reused.
 FORMAT = 1
 
-Stage = Literal["ingest", "link", "walk", "write", "run"]
+Stage = Literal["ingest", "tokens", "link", "walk", "write", "run"]
 
 
 def setting(default: Any, help: str, stage: Stage, panel: str, **bounds: Any) -> Any:
@@ -75,10 +74,10 @@ class BuildSettings(BaseModel):
     strict: bool = setting(False, "stop at the first bad line or file instead of quarantining it", "ingest", "Filters")
 
     tokenizer: str | None = setting(
-        None, "tokenizer.json, .model, directory or hub name; default: trained on the corpus", "ingest", "Tokenizer"
+        None, "tokenizer.json, .model, directory or hub name; default: trained on the corpus", "tokens", "Tokenizer"
     )
     vocab_size: int = setting(
-        32_000, "vocabulary of the trained default tokenizer", "ingest", "Tokenizer", ge=300, le=2**20
+        32_000, "vocabulary of the trained default tokenizer", "tokens", "Tokenizer", ge=300, le=2**20
     )
     pack_documents: int = setting(50_000, "most documents indexed together", "ingest", "Packs", ge=1, le=2**22)
     max_repo_bytes: int = setting(25_000_000, "larger repositories are split", "ingest", "Packs", ge=1)

@@ -123,7 +123,8 @@ def _lenient(line: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start + 1} of the line)") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON: {error.msg} at column {error.colno}") from None
+        what = error.msg.removesuffix(" starting at")
+        raise ValueError(f"malformed JSON: {what} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("malformed JSON: nested too deeply") from None
     except ValueError:  # int() of thousands of digits

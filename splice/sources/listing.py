@@ -105,7 +105,8 @@ def _expression(pattern: str) -> str:
         if token in _WILD:
             out.append(_WILD[token])
         elif len(token) > 1 and token[0] == "[":
-            out.append("[" + re.sub(r"^!", "^", token[1:-1]).replace("\\", "\\\\") + "]")
+            inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+            out.append("[" + re.sub(r"^!", "^", inside) + "]")
         elif token == "{" and "}" in pattern:
             depth += 1
             out.append("(?:")

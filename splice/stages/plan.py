@@ -20,7 +20,7 @@ CONTROL_PAIRS = 2000
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest, link (directories; link None: no graph), pack, parts, starts (of the graph's blocks), before, after
+    """args: ingest, tokens, link (directories; link None: no graph), pack, parts, starts (of the graph's blocks), before, after
     (separators written around a document, 0 or 1 each), walk (WalkSettings).
 
     Writes plan/PPPPP.parquet: example, document, parent, score, begin, end, offset, a row a segment.
@@ -28,7 +28,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pack = open_pack(args["ingest"], args["pack"], args["parts"])
+    pack = open_pack(args["ingest"], args["pack"], args["parts"], args["tokens"])
     lengths = pack.token_counts + args["before"] + args["after"]
     index: Retriever | None = None
     if args["link"] is None:

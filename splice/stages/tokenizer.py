@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splice.packs import open_table
 from splice.shared import shared
 
+if TYPE_CHECKING:
+    from splice.tokenizer import Tokenizer
+
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: tokenizer (or None: train one), vocab_size, join. Writes tokenizer/; the receipt names ids and backend."""
+    """args: ingest (directory), tokenizer (or None: train one), vocab_size. Writes tokenizer/.
+
+    The receipt names the ids of the special tokens, the backend that runs, and why.
+    """
     from splice.tokenizer import load_tokenizer, train_tokenizer
 
-    sample = [text.as_buffer() for text in open_table(directory / "assign" / "sample.arrow").column("text")]
+    sample = open_table(Path(args["ingest"]) / "assign" / "sample.arrow").column("text").to_pylist()
     spec = args["tokenizer"]
     if spec is None:
         spec = str(directory / "trained")
-        train_tokenizer((bytes(text) for text in sample), args["vocab_size"], Path(spec))
-    tokenizer = load_tokenizer(spec, sample=[bytes(text) for text in sample])
+        train_tokenizer(sample, args["vocab_size"], Path(spec))
+    tokenizer = load_tokenizer(spec, sample=sample)
     tokenizer.save(directory / "tokenizer")
+    _proven[str(directory)] = tokenizer
     return {
         "name": tokenizer.name if args["tokenizer"] else f"trained-{tokenizer.vocab_size}",
         "vocab_size": tokenizer.vocab_size,
@@ -32,9 +39,12 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     }
 
 
+_proven: dict[str, Tokenizer] = {}  # by directory: the process that made the proof need not make it again
+
+
 @shared(maxsize=2)
-def saved_tokenizer(directory: str, backend: str) -> Any:
-    """The tokenizer that `run` saved, on the backend its proof chose."""
+def saved_tokenizer(directory: str, backend: str) -> Tokenizer:
+    """The tokenizer that `run` saved, on the backend its proof chose; elsewhere the probes are run once more."""
     from splice.tokenizer import load_tokenizer
 
-    return load_tokenizer(str(Path(directory) / "tokenizer"), fast=backend == "gigatoken")
+    return _proven.get(directory) or load_tokenizer(str(Path(directory) / "tokenizer"), fast=backend == "gigatoken")

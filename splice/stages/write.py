@@ -16,7 +16,7 @@ from splice.store.shards import Example, file_sha256, write_shard
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest, walk (directories), output, packs ([parts, examples] of each pack), start, stop (places in the
+    """args: ingest, tokens, walk (directories), output, packs ([parts, examples] of each pack), start, stop (places in the
     shuffled order), file, seed, length, bos_id, eos_id (None where not joined by it), pad_id, retriever.
 
     Writes OUTPUT/data/FILE; the receipt has its sha256 and what it holds, by source.
@@ -35,7 +35,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 def _example(args: dict[str, Any], number: int, first: np.ndarray) -> Example:
     """Materialise example `number` of the plan."""
     pack_number = int(np.searchsorted(first, number, side="right")) - 1
-    pack = open_pack(args["ingest"], pack_number, args["packs"][pack_number][0])
+    pack = open_pack(args["ingest"], pack_number, args["packs"][pack_number][0], args["tokens"])
     plan = saved_plan(args["walk"], pack_number)
     a, b = plan["starts"][number - first[pack_number] :][:2]
     written = np.arange(a, b)[plan["end"][a:b] > plan["begin"][a:b]]
