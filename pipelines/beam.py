@@ -55,23 +55,16 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
     """
     for task in tasks:
         task.error.unlink(missing_ok=True)
-    if len(tasks) == 1 and _runs_here(options):
-        _run(tasks[0].to_json(), threads)  # a pipeline would only take its quarter of a second
-        return
-    with _quiet():
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-
-        pipeline = beam.Pipeline(options=PipelineOptions(options))
-        descriptors = [task.to_json() for task in tasks]
-        _ = pipeline | "Tasks" >> beam.Create(descriptors) | beam.Reshuffle() | "Run" >> beam.Map(_run, threads)
-        try:
-            pipeline.run().wait_until_finish()
-        except Exception as error:
-            failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
-            if failure is None and isinstance(error, SpliceError):
-                raise
-            raise (failure or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
+    try:
+        if len(tasks) == 1 and _runs_here(options):  # a pipeline would only add its quarter of a second
+            _run(tasks[0].to_json(), threads)
+        else:
+            _run_pipeline(tasks, options, threads)
+    except Exception as error:
+        failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
+        if failure is None and isinstance(error, SpliceError):
+            raise
+        raise (failure or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
     failure = failure_of(tasks)
     if failure is not None:
         raise failure
@@ -81,6 +74,17 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
             f"the runner ended without an error, but {len(lost)} of {len(tasks)} {tasks[0].stage} tasks left no receipt "
             f"(first: {lost[0]}); run the same command again to go on"
         )
+
+
+def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
+    with _quiet():
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        pipeline = beam.Pipeline(options=PipelineOptions(options))
+        descriptors = [task.to_json() for task in tasks]
+        _ = pipeline | "Tasks" >> beam.Create(descriptors) | beam.Reshuffle() | "Run" >> beam.Map(_run, threads)
+        pipeline.run().wait_until_finish()
 
 
 def _run(descriptor: dict[str, Any], threads: int) -> str:

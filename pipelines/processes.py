@@ -8,6 +8,7 @@ and the second in threads; on a cluster the engine's own workers run both.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from splice.errors import BuildFailed
 from splice.task import Task, run_task
@@ -27,18 +29,21 @@ PARENT_POLL_SECONDS = 0.5
 class TaskProcesses(AbstractContextManager["TaskProcesses"]):
     """A pool that lives as long as a build; with workers=1 there is none and tasks run in the calling thread.
 
-    Processes are forked, with what they need imported already, as long as this process has but one thread. Made later,
-    they are started afresh, at half a second of CPU time each.
+    Processes are forked, with what they need imported already, as long as this process runs no other thread. Made
+    later, they are started afresh, at half a second of CPU time each.
     """
 
     def __init__(self, workers: int) -> None:
         self.cpu_seconds = 0.0  # of tasks run in processes: the system tells only when a process has ended
         self._pool: ProcessPoolExecutor | None = None
         if workers > 1:
-            context = multiprocessing.get_context("spawn")
+            for module in ("pyarrow.parquet", *(f"splice.stages.{stage}" for stage in sorted(STAGES))):
+                importlib.import_module(module)
+            context = multiprocessing.get_context("fork" if _may_fork() else "spawn")
             self._pool = ProcessPoolExecutor(
                 workers, mp_context=context, initializer=_die_with, initargs=(os.getpid(),)
             )
+            self._pool.submit(os.getpid)  # a forking pool starts its processes with the first task
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
@@ -56,6 +61,12 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
                 f"a worker process of stage {task.stage} died (killed by hand, or by the kernel when memory ran out). "
                 "What is done is kept: run the same command again and it goes on from there"
             ) from None
+
+
+def _may_fork() -> bool:
+    """Whether this process has no thread that could hold a lock at the fork. Arrow's allocator has one that lets go."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return len(names) - names.count("jemalloc_bg_thd") == 1
 
 
 def _timed(task: Task, threads: int) -> float:

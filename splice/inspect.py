@@ -28,25 +28,28 @@ def show_example(path: Path, index: int, console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("#", "parent", "score", "tokens", "of document"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("document, and its text here", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("document, and its text here", ratio=1)  # may wrap, so that it alone gives way; its texts do not
     depth = _depths(example.parents.tolist())
     for i, name in enumerate(example.doc_ids):
         start, end = int(example.doc_offsets[i]), int(example.ends[i])
         excerpt = tokenizer.decode(example.input_ids[start : min(end, start + EXCERPT_TOKENS)])
         score, parent = float(example.scores[i]), int(example.parents[i])
         a, b = example.doc_spans[i]
+        title = (" " * min(depth[i], MOST_INDENT) + name, "bold")
+        text = (" ".join(excerpt.split()), "dim")
         table.add_row(
             str(i),
             "root" if math.isnan(score) else "earlier" if parent < 0 else str(parent),
             "" if math.isnan(score) else f"{score:.1f}",
             f"{start}:{end}",
             f"{a}:{b}",
-            Text.assemble((" " * min(depth[i], MOST_INDENT) + name, "bold"), "\n", (" ".join(excerpt.split()), "dim")),
+            Text.assemble(title, "\n", text, no_wrap=True, overflow="ellipsis"),
         )
     console.print(
         f"example {index % len(dataset)} of {len(dataset)} (number {example.number} of the plan, pack {example.pack}): "
         f"{len(example.doc_ids)} documents, {dataset.length - example.padding} tokens, {example.padding} padding",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(table)
 

@@ -51,7 +51,10 @@ def plan_units(
     units: list[Unit] = []
     taken: set[str] = set()
     for spec in expanded:
-        units += _plan_source(spec, _unique(_display_name(spec), taken), settings, target_bytes)
+        planned = _plan_source(spec, _unique(_display_name(spec), taken), settings, target_bytes)
+        if not planned:
+            raise SpliceError(f"{printable(spec)}: holds no document, it is empty; leave the source out")
+        units += planned
     return units
 
 

@@ -53,13 +53,15 @@ def wait_for(condition, seconds: float = 60.0) -> None:
 def test_killed_twenty_times_it_ends_with_the_same_bytes(built, tree, tokenizer_file, tmp_path, same_dataset):
     output = tmp_path / "out"
     rng = random.Random(7)
-    kills = resumed = 0
+    attempts = kills = resumed = 0
     while kills < KILLS:
         process = start(tree, output, tokenizer_file)
         time.sleep(rng.uniform(0.2, 3.2))
         family = [process.pid, *descendants(process.pid)]
-        # Now the command itself, now the build below it, now a process below that.
-        kill(family[kills % min(len(family), 3)])
+        # Now the command itself, now the build below it, now one of its worker processes.
+        victims = [*family[:2], *workers(process.pid)[:1]]
+        kill(victims[attempts % len(victims)])
+        attempts += 1
         process.communicate(timeout=60)
         wait_for(lambda family=family: not any(alive(pid) for pid in family))
         kills += process.returncode != 0
@@ -110,14 +112,17 @@ def test_a_killed_worker_ends_the_build_with_a_clear_error(tree, tokenizer_file,
 
 
 def workers(command_pid: int) -> list[int]:
-    """The worker processes below a build: pool processes and Beam's SDK workers, not their helpers."""
+    """The worker processes of a build: those forked from it and Beam's SDK workers, not their shells and helpers."""
     found = []
-    for pid in descendants(command_pid):
+    below = descendants(command_pid)
+    build = below[0] if below else None
+    for pid in below:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"spawn_main" in command or (b"sdk_worker_main" in command and not command.startswith(b"/bin/sh")):
+        forked = b"splice.cli" in command and pid not in (command_pid, build)
+        if forked or (b"sdk_worker_main" in command and not command.startswith(b"/bin/sh")):
             found.append(pid)
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -96,7 +98,7 @@ def test_parts_cover_all_documents_in_order_and_are_of_about_the_size(size, part
     for a, b in parts:
         assert a < b
         assert sum(size[a + 1 : b]) < part_bytes  # beside its first document
-    for (a, b), (c, d) in zip(parts, parts[1:], strict=False):
+    for (a, b), (c, d) in pairwise(parts):
         assert sum(size[a:b]) + sum(size[c:d]) >= part_bytes / 2 or max(size[a:d]) >= part_bytes / 4
 
 
@@ -110,7 +112,7 @@ def test_binary_arrays_of_a_slice():
 
     texts = [b"one", b"", b"three", "vier ü".encode()]
     data, offsets = binary_arrays(pa.array(texts, pa.large_binary()).slice(1, 3))
-    assert [data[a:b].tobytes() for a, b in zip(offsets[:-1], offsets[1:], strict=True)] == texts[1:]
+    assert [data[a:b].tobytes() for a, b in pairwise(offsets)] == texts[1:]
 
 
 def test_a_pack_is_numbered_through_its_parts(built):

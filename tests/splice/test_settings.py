@@ -213,7 +213,7 @@ def test_splice_yaml_is_read_where_nothing_else_names_a_source(tmp_path, monkeyp
 
 
 def test_without_an_output_it_says_so():
-    with pytest.raises(SpliceError, match="no output: .* --output DIR"):
+    with pytest.raises(SpliceError, match=r"no output: .* --output DIR"):
         resolve({"sources": ["a"]}, None)
 
 
