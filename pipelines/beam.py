@@ -37,6 +37,8 @@ def runner_options(given: Sequence[str], workers: int) -> list[str]:
             options.append(f"--direct_num_workers={workers}")
         if _value(options, "--direct_running_mode") is None:
             options.append("--direct_running_mode=in_memory")
+        if _value(options, "--default_sdk_harness_log_level") is None:
+            options.append("--default_sdk_harness_log_level=ERROR")  # what worker processes would print
     if given:
         _refuse_unknown(options)
     return options
@@ -56,7 +58,7 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
     for task in tasks:
         task.error.unlink(missing_ok=True)
     try:
-        if len(tasks) == 1 and _runs_here(options):  # a pipeline would only add its quarter of a second
+        if len(tasks) == 1 and runs_here(options):  # a pipeline would only add its quarter of a second
             _run(tasks[0].to_json(), threads)
         else:
             _run_pipeline(tasks, options, threads)
@@ -118,7 +120,8 @@ def _is_local(options: Sequence[str]) -> bool:
     return (_value(options, "--runner") or "").rsplit(".", 1)[-1] == "FnApiRunner"
 
 
-def _runs_here(options: Sequence[str]) -> bool:
+def runs_here(options: Sequence[str]) -> bool:
+    """Whether the tasks run in threads of this process."""
     return _is_local(options) and _value(options, "--direct_running_mode") == "in_memory"
 
 

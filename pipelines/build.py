@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from splice.pipelines.beam import load_beam, local_processes, run_tasks, runner_options
+from splice.pipelines.beam import load_beam, local_processes, run_tasks
 from splice.pipelines.lock import locked
 from splice.pipelines.processes import TaskProcesses
 from splice.pipelines.progress import StageProgress
@@ -34,7 +34,7 @@ from splice.pipelines.supervise import watching_workers
 
 from splice import __version__
 from splice.errors import BuildFailed, SpliceError
-from splice.files import link_or_copy, read_json, replacing, sweep, write_json
+from splice.files import LOCK, link_or_copy, read_json, replacing, sweep, write_json
 from splice.ledger import imbalances, make_ledger
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
@@ -86,15 +86,12 @@ class Run:
         return _cpu_seconds() + self.processes.cpu_seconds
 
 
-def build(
-    settings: BuildSettings, beam_options: Sequence[str], console: Console, processes: TaskProcesses
-) -> dict[str, Any]:
+def build(settings: BuildSettings, options: list[str], console: Console, processes: TaskProcesses) -> dict[str, Any]:
     """Build the dataset `settings` describe; gives its manifest. Raises SpliceError, before any work where it can.
 
-    processes: where tasks that hold the GIL run (its creation tells when to make it).
+    options: Beam's (see runner_options); processes: where tasks that hold the GIL run.
     """
     assert settings.output is not None
-    options = runner_options(beam_options, settings.worker_count)
     output = settings.output.absolute()
     work = (settings.work or output / "work").absolute()
     started = time.monotonic(), _cpu_seconds()
@@ -171,7 +168,7 @@ def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
     }
     held = read_json(path)
     if held is None:
-        strange = [p.name for p in output.iterdir() if p.name not in ("work", ".lock")] if output.is_dir() else []
+        strange = [p.name for p in output.iterdir() if p.name not in ("work", LOCK)] if output.is_dir() else []
         if strange:
             raise SpliceError(f"{output}: not empty (holds {strange[0]}) and no build of splice; give another --output")
         write_json(path, mine)

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from splice.errors import BuildFailed
+from splice.files import LOCK
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold `directory` for one build. Raises BuildFailed with who holds it when another build does."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / ".lock"
+    path = directory / LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

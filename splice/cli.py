@@ -45,13 +45,15 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)  # read by the tokenizers when they are first used
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here uses it, and its threads would stand in the way of a fork
+    from splice.pipelines.beam import runner_options, runs_here
     from splice.pipelines.build import build
     from splice.pipelines.processes import TaskProcesses
     from splice.pipelines.summary import show_summary
 
+    options = runner_options(_beam_options, settings.worker_count)
     try:
-        with TaskProcesses(settings.worker_count) as processes:
-            manifest = build(settings, _beam_options, console, processes)
+        with TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes:
+            manifest = build(settings, options, console, processes)
     except KeyboardInterrupt:  # here, because typer ends on it without a word
         raise Interrupted("interrupted; what is done is kept: run the same command again and it goes on") from None
     show_summary(manifest, settings, console)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".tmp-"
+LOCK = ".splice.lock"  # in every output and work directory; a tree that holds one is read without it
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Lists a directory tree: regular files, their sizes and repositories, in one pass of os.scandir.
 
 Names that start with "." are hidden and skipped; symbolic links are not followed, so there are no loops; FIFOs,
-sockets and devices are not touched. A repository is named by its directory relative to the root:
+sockets and devices are not touched; the output and the work of builds are not read. A repository is named by its directory relative to the root:
 
     the root holds .git         everything below is repository "."
     it does not                 each top-level directory is a repository, files directly at the root are of "."
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import SpliceError
+from ..files import LOCK
 
 
 class File(NamedTuple):
@@ -50,12 +51,13 @@ def list_tree(root: str, patterns: tuple[str, ...] = ()) -> Listing:
         parent, repo = stack.pop()
         directories: list[str] = []
         plain: list[os.DirEntry[str]] = []
-        holds_git = False
+        holds_git = holds_build = False
         try:
             with os.scandir(os.path.join(root, parent)) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
                         holds_git |= entry.name == ".git"
+                        holds_build |= entry.name == LOCK
                         skipped["hidden"] += 1
                     elif entry.is_file(follow_symlinks=False):
                         plain.append(entry)
@@ -67,6 +69,9 @@ def list_tree(root: str, patterns: tuple[str, ...] = ()) -> Listing:
             if not parent:
                 raise
             files.append(File(parent[:-1], repo or ".", 0))
+            continue
+        if holds_build and parent:
+            skipped["directory of a build"] += 1
             continue
         if holds_git:
             repo = parent[:-1] or "."

@@ -552,6 +552,15 @@ def test_a_line_of_200_mb_and_a_bomb_need_no_memory(tmp_path, tokenizer_file):
     assert counts(tmp_path / "out", "bomb.jsonl.gz") == {"documents_in": 3, "packed": 2, "quarantined": 1}
 
 
+def test_a_build_does_not_read_what_builds_wrote(build, source, tmp_path):
+    """`splice build . --output out` again: the output lies in its own source."""
+    assert build("src", "--work", "src/work", output="src/out") == 0
+    assert build("src", "--work", "src/work", output="src/out") == 0  # complete already, not "its files have changed"
+    assert build("src", "--work", "src/work", "--length", "32", output="src/repo/other") == 0
+    assert counts(source / "repo" / "other", "src") == {"documents_in": 4, "packed": 4}
+    assert manifest(source / "repo" / "other")["run"]["stages"]["read"]["reused"]
+
+
 # --- several sources
 
 
