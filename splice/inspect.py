@@ -13,11 +13,10 @@ from splice.errors import SpliceError
 from splice.store import PackedDataset
 
 EXCERPT_TOKENS = 64
-MOST_INDENT = 12
 
 
 def show_example(path: Path, index: int, console: Console) -> None:
-    """Print the documents of example `index`: tree, scores, token ranges, first line of text."""
+    """Print the documents of example `index`: parents, scores, token ranges, first line of text."""
     from splice.tokenizer import load_tokenizer
 
     dataset = PackedDataset(path)
@@ -29,13 +28,12 @@ def show_example(path: Path, index: int, console: Console) -> None:
     for name in ("#", "parent", "score", "tokens", "of document"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("document, and its text here", ratio=1)  # may wrap, so that it alone gives way; its texts do not
-    depth = _depths(example.parents.tolist())
     for i, name in enumerate(example.doc_ids):
         start, end = int(example.doc_offsets[i]), int(example.ends[i])
         excerpt = tokenizer.decode(example.input_ids[start : min(end, start + EXCERPT_TOKENS)])
         score, parent = float(example.scores[i]), int(example.parents[i])
         a, b = example.doc_spans[i]
-        title = (" " * min(depth[i], MOST_INDENT) + name, "bold")
+        title = (name, "bold")
         text = (" ".join(excerpt.split()), "dim")
         table.add_row(
             str(i),
@@ -52,20 +50,3 @@ def show_example(path: Path, index: int, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(table)
-
-
-def _depths(parents: list[int]) -> list[int]:
-    """Depth of each document in its tree; the order of documents need not put parents first."""
-    depths: dict[int, int] = {}
-
-    def depth(i: int) -> int:
-        chain = []
-        while i >= 0 and i not in depths:
-            chain.append(i)
-            i = parents[i]
-        base = depths[i] + 1 if i >= 0 else 0
-        for offset, j in enumerate(reversed(chain)):
-            depths[j] = base + offset
-        return depths[chain[0]] if chain else depths[i]
-
-    return [depth(i) for i in range(len(parents))]

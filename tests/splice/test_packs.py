@@ -118,8 +118,8 @@ def test_binary_arrays_of_a_slice():
 def test_a_pack_is_numbered_through_its_parts(built):
     import pyarrow.parquet as pq
 
-    ingest = next((built / "work").glob("ingest-*"))
-    pack = open_pack(str(ingest), 0, 1)
+    ingest, tokens = (str(next((built / "work").glob(f"{stage}-*"))) for stage in ("ingest", "tokens"))
+    pack = open_pack(ingest, 0, 1, tokens)
     told = pq.read_table(built / "documents" / "00000-0000.parquet")
     assert pack.n_documents == told.num_rows
     assert pack.strings("id") == told.column("id").to_pylist()
