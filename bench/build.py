@@ -4,8 +4,9 @@
 
 One run on one machine, over the .c and .h files of 300 to 30,000 characters below DIR:
 
-* splice build, BM25 k=1 at 32K, one and two workers; random packing at 32K, two workers. Reading, filtering, exact
-  deduplication, training the default 32k tokenizer, tokenising, linking, walking and writing are all in it.
+* splice build, BM25 k=1 at 32K, one and two workers; random packing at 32K, one and two workers. Reading, filtering,
+  exact deduplication, tokenising, linking, walking and writing are all in it; so is training the default 32k tokenizer,
+  but for the rows "tokenizer given", which get the trained one with --tokenizer.
 * Hugging Face tokenizers: encode_batch_fast over the same documents, already in memory, with the tokenizer that the
   build trained; nothing else.
 * datatrove: its JSONL reader and DocumentTokenizer (tokenise, shuffle, write .ds files) over the same documents, the
@@ -77,11 +78,19 @@ def main() -> None:
         _build(arguments.corpus, where / "warm", 2, "bm25")  # compiles the engine and fills the page cache
         figures: dict[str, Measured] = {}
         manifests: dict[str, dict] = {}
-        for name, workers, retriever in (("bm25", 2, "bm25"), ("bm25, one worker", 1, "bm25"), ("random", 2, "random")):
+        given = where / "warm" / "tokenizer"
+        for name, workers, retriever, tokenizer in (
+            ("bm25", 2, "bm25", None),
+            ("bm25, one worker", 1, "bm25", None),
+            ("bm25, tokenizer given", 2, "bm25", given),
+            ("random", 2, "random", None),
+            ("random, one worker", 1, "random", None),
+            ("random, tokenizer given", 2, "random", given),
+        ):
             runs = []
             for _ in range(arguments.runs):
                 shutil.rmtree(where / "out", ignore_errors=True)
-                runs.append(_build(arguments.corpus, where / "out", workers, retriever))
+                runs.append(_build(arguments.corpus, where / "out", workers, retriever, tokenizer))
                 console.print(f"{name}: {runs[-1]}", highlight=False)
             figures[name] = median(runs)
             manifests[name] = json.loads((where / "out" / "manifest.json").read_text())
@@ -101,10 +110,11 @@ def main() -> None:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _build(corpus: Path, output: Path, workers: int, retriever: str) -> Measured:
+def _build(corpus: Path, output: Path, workers: int, retriever: str, tokenizer: Path | None = None) -> Measured:
     return run(
         [sys.executable, "-m", "splice.cli", "build", corpus, "--glob", "*.c", "--glob", "*.h", "--min-chars", 300,
-         "--retriever", retriever, "--workers", workers, "--output", output]
+         "--retriever", retriever, "--workers", workers, "--output", output,
+         *(["--tokenizer", tokenizer] if tokenizer else [])]
     )  # fmt: skip
 
 

@@ -158,14 +158,29 @@ def test_another_length_reuses_ingest_and_link_and_equals_a_build_from_scratch(b
     same_dataset(again, scratch)
     assert not any(stage["reused"] for stage in stages(first).values())
     reused = {name for name, stage in stages(again).items() if stage["reused"]}
-    assert reused == {"read", "assign", "tokenizer", "tokenise", "index", "search"}
+    assert reused == {"read", "assign", "gather", "tokenizer", "tokenise", "index", "search"}
 
 
 def test_another_k1_reuses_ingest_alone(build, tmp_path):
     build("first", "--work", tmp_path / "work")
     again = build("again", "--work", tmp_path / "work", "--k1", 0.9)
     reused = {name for name, stage in stages(again).items() if stage["reused"]}
-    assert reused == {"read", "assign", "tokenizer", "tokenise"}
+    assert reused == {"read", "assign", "gather", "tokenizer", "tokenise"}
+
+
+def test_another_tokenizer_reuses_the_graph(build, tmp_path):
+    build("first", "--work", tmp_path / "work")
+    again = build("again", "--work", tmp_path / "work", "--tokenizer", _trained(tmp_path))
+    reused = {name for name, stage in stages(again).items() if stage["reused"]}
+    assert reused == {"read", "assign", "gather", "index", "search"}
+    prove(again)
+
+
+def _trained(tmp_path: Path) -> Path:
+    from splice.tokenizer import train_tokenizer
+
+    train_tokenizer([b"another corpus, another tokenizer " * 20], 300, tmp_path / "other")
+    return tmp_path / "other"
 
 
 def test_a_finished_build_is_not_done_again_and_a_lost_shard_is(build, capsys, same_dataset, built):
