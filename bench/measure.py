@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 0.5  # each sample holds the process up while its pages are counted
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from splice.pipelines.processes import TaskProcesses
 
@@ -89,8 +88,8 @@ def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
         pipeline.run().wait_until_finish()
 
 
-def _run(descriptor: dict[str, Any], threads: int) -> str:
-    task = Task(**descriptor)
+def _run(descriptor: str, threads: int) -> str:
+    task = Task.from_json(descriptor)
     if _local is None:
         run_task(task, threads)
         return task.name

@@ -222,16 +222,13 @@ class Tokens:
 def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
     """Read, filter and deduplicate the sources, and gather the documents of each pack."""
     s = run.settings
-    source = asdict(source_settings(s))
-    reads = [
-        Task(
-            "read",
-            f"{i:05d}",
-            str(directory),
-            {"unit": u.to_dict(), "number": i, "settings": source, "strict": s.strict},
-        )
-        for i, u in enumerate(units)
-    ]
+    for number, unit in enumerate(units):  # thousands of file names each: too much to travel in a descriptor
+        path = directory / "units" / f"{number:05d}.json"
+        if not path.exists():
+            with replacing(path) as temporary:
+                temporary.write_text(unit.to_json(), encoding="utf-8")
+    args = {"settings": asdict(source_settings(s)), "strict": s.strict}
+    reads = [Task("read", f"{n:05d}", str(directory), {**args, "number": n}) for n in range(len(units))]
     read = run.stage("read", reads, [unit.bytes for unit in units])
     assign_args = {
         "units": [[receipt["source"], receipt["kept"]] for receipt in read],

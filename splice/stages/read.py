@@ -14,7 +14,7 @@ BATCH_BYTES = 16 * 2**20
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: unit, number, settings (SourceSettings), strict.
+    """args: number (of units/NNNNN.json, what to read), settings (SourceSettings), strict.
 
     Writes read/NNNNN.arrow (id, repo, path, hash [16 bytes], text), and where there are any read/NNNNN.refused.arrow
     (id, reason) and read/NNNNN.quarantine.jsonl. Raises SpliceError at the first bad input when strict.
@@ -24,7 +24,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     from splice.filters import check
     from splice.sources import Document, Rejected, SourceSettings, Unit, read_unit
 
-    unit = Unit.from_dict(args["unit"])
+    unit = Unit.from_json((directory / "units" / f"{args['number']:05d}.json").read_text(encoding="utf-8"))
     settings = SourceSettings(**{**args["settings"], "glob": tuple(args["settings"]["glob"])})
     base = directory / "read" / f"{args['number']:05d}"
     refused: list[tuple[str, str]] = []
