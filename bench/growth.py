@@ -22,7 +22,7 @@ from rich.table import Table
 
 GROUPS = {
     "start": ("prepare",),
-    "ingest": ("read", "assign", "tokenise"),
+    "ingest": ("read", "assign", "gather", "tokenise"),
     "tokenizer": ("tokenizer",),
     "link": ("index", "search"),
     "walk": ("walk",),

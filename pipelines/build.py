@@ -34,12 +34,13 @@ from splice.pipelines.supervise import watching_workers
 
 from splice import __version__
 from splice.errors import BuildFailed, SpliceError
-from splice.files import LOCK, link_or_copy, read_json, replacing, sweep, write_json
+from splice.files import LOCK, TEMPORARY, link_or_copy, read_json, replacing, sweep, write_json
 from splice.ledger import imbalances, make_ledger
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt, Task
+from splice.tokenizer_files import SIDE_FILES
 
 SEARCH_BLOCK = 1024  # documents of one search task
 
@@ -64,19 +65,21 @@ class Run:
     processes: TaskProcesses
     stages: dict[str, StageTime] = field(default_factory=dict)
 
-    def stage(self, name: str, tasks: list[Task], weights: Sequence[int]) -> list[Receipt]:
-        """Run what has no receipt yet; the receipts of all tasks, in order."""
+    def stage(self, name: str, tasks: list[Task], weights: Sequence[int], threads: int = 0) -> list[Receipt]:
+        """Run what has no receipt yet; the receipts of all tasks, in order.
+
+        threads: what one task may use inside; 0: its share of the workers.
+        """
         times = self.stages.setdefault(name, StageTime())
         todo = [(task, weight) for task, weight in zip(tasks, weights, strict=True) if read_json(task.marker) is None]
         times.tasks += len(todo)
         if todo:
             times.reused = False
             workers = self.settings.worker_count
-            threads = max(1, workers // len(todo))
             wall, cpu = time.monotonic(), self.cpu_seconds()
             waiting = [task for task, _ in todo]
             with StageProgress(self.console, name, waiting, [w for _, w in todo]), watching_workers(name):
-                run_tasks(waiting, self.options, threads)
+                run_tasks(waiting, self.options, threads or max(1, workers // len(todo)))
             times.wall_seconds += time.monotonic() - wall
             times.cpu_seconds += self.cpu_seconds() - cpu
         return [read_json(task.marker) for task in tasks]
@@ -101,9 +104,13 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     _check_writable(output, "--output")
     _check_writable(work, "--work")
     with ExitStack() as stack:
-        claim(settings, directories["write"], output)
+        claim(settings, directories["write"], output, write=False)  # a refusal leaves nothing behind
         stack.enter_context(locked(output))
-        stack.enter_context(locked(work))
+        if work != output:
+            stack.enter_context(locked(work))
+        claim(settings, directories["write"], output, write=True)
+        for leftover in output.glob(f"{TEMPORARY}*"):
+            leftover.unlink()
         manifest = finished(output, directories["write"])
         if manifest is not None:
             console.print(f"{output}: complete already, nothing to do")
@@ -159,7 +166,7 @@ def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[
     return {stage: work / f"{stage}-{fingerprint}" for stage, fingerprint in prints.items()}
 
 
-def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
+def claim(settings: BuildSettings, build_directory: Path, output: Path, write: bool) -> None:
     """Mark `output` as this build's. Raises SpliceError when it holds another build, or files of someone else."""
     path = output / "build.json"
     mine = {
@@ -168,10 +175,12 @@ def claim(settings: BuildSettings, build_directory: Path, output: Path) -> None:
     }
     held = read_json(path)
     if held is None:
-        strange = [p.name for p in output.iterdir() if p.name not in ("work", LOCK)] if output.is_dir() else []
+        present = [p.name for p in output.iterdir()] if output.is_dir() else []
+        strange = [n for n in present if n not in ("work", LOCK) and not n.startswith(TEMPORARY)]
         if strange:
             raise SpliceError(f"{output}: not empty (holds {strange[0]}) and no build of splice; give another --output")
-        write_json(path, mine)
+        if write:
+            write_json(path, mine)
     elif held["build"] != mine["build"]:
         theirs = held["settings"]
         changed = [f"{n}: {theirs.get(n)} there, {v} asked" for n, v in mine["settings"].items() if theirs.get(n) != v]
@@ -270,7 +279,9 @@ def tokenise(run: Run, ingested: Ingested, directory: Path) -> Tokens:
         )
         for p, n, _ in cuts
     ]
-    return Tokens(directory, tokenizer, run.stage("tokenise", tasks, [size for *_, size in cuts]), bos_id, eos_id)
+    # One call at a time is the tokenizer's own rule, so each may have all the workers.
+    parts = run.stage("tokenise", tasks, [size for *_, size in cuts], threads=s.worker_count)
+    return Tokens(directory, tokenizer, parts, bos_id, eos_id)
 
 
 def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[list[int]] | None:
@@ -458,10 +469,15 @@ def _gather_quarantine(directory: Path, target: Path) -> None:
 
 def _tokenizer_hash(settings: BuildSettings) -> str:
     """A content hash of a tokenizer given by path, so that a changed file is a changed input."""
-    if settings.tokenizer is None or not Path(settings.tokenizer).exists():
+    if settings.tokenizer is None or not Path(settings.tokenizer).expanduser().exists():
         return settings.tokenizer or ""
-    path = Path(settings.tokenizer)
-    files = sorted(p for p in path.iterdir() if p.is_file() and p.stat().st_size < 2**28) if path.is_dir() else [path]
+    path = Path(settings.tokenizer).expanduser()
+    beside = [p for name in SIDE_FILES if (p := path.parent / name).is_file()]  # they say which ids BOS and EOS have
+    files = (
+        sorted(p for p in path.iterdir() if p.is_file() and p.stat().st_size < 2**28)
+        if path.is_dir()
+        else [path, *beside]
+    )
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())

@@ -17,10 +17,15 @@ def show_summary(manifest: dict[str, Any], settings: BuildSettings, console: Con
     console.print(stage_table(manifest))
     tokenizer = manifest["tokenizer"]
     console.print(
-        f"tokenizer {tokenizer['name']} on {tokenizer['backend']}: {tokenizer['backend_reason']}", highlight=False
+        f"tokenizer {tokenizer['name']} on {tokenizer['backend']}: {tokenizer['backend_reason']}",
+        highlight=False,
+        markup=False,
     )
     console.print(
-        f"dataset: {settings.output}   next: splice validate {settings.output}", highlight=False, soft_wrap=True
+        f"dataset: {settings.output}   next: splice validate {settings.output}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -39,6 +44,7 @@ def headline(manifest: dict[str, Any]) -> Table:
         ("  packed", f"{total(ledger, 'packed'):,}"),
         ("  filtered", f"{filtered:,}"),
         ("  duplicates", f"{total(ledger, 'duplicate'):,}"),
+        ("  left out, too long", f"{total(ledger, 'left_out'):,}"),
         ("  quarantined", f"{total(ledger, 'quarantined'):,}"),
         ("tokens in", f"{tokens_in:,}"),
         ("  trimmed", f"{trimmed:,} ({trimmed / max(tokens_in, 1):.1%})"),
@@ -58,7 +64,9 @@ def headline(manifest: dict[str, Any]) -> Table:
 def stage_table(manifest: dict[str, Any]) -> Table:
     """Wall and CPU seconds of every stage of the run that finished the dataset."""
     run = manifest["run"]
-    table = Table("stage", title=f"{run['workers']} workers, peak memory {run['peak_rss_bytes'] / 2**30:.2f} GiB")
+    table = Table(
+        "stage", title=f"{run['workers']} workers, driver's peak memory {run['peak_rss_bytes'] / 2**30:.2f} GiB"
+    )
     for name in ("tasks", "wall s", "CPU s"):
         table.add_column(name, justify="right")
     for name, stage in run["stages"].items():

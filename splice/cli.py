@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from splice.errors import Interrupted, SpliceError
+from splice.errors import BuildFailed, Interrupted, SpliceError
 from splice.settings import choices, fields, resolve
 
 app = typer.Typer(
@@ -38,7 +38,7 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
     settings = resolve(flags, config)
     console = Console()
     if dry_run:
-        from splice.estimate import show_dry_run
+        from splice.pipelines.estimate import show_dry_run
 
         show_dry_run(settings, _beam_options, console)
         return
@@ -54,6 +54,8 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
     try:
         with TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes:
             manifest = build(settings, options, console, processes)
+    except OSError as error:
+        raise BuildFailed(f"{error}; what is done is kept: mend it and run the same command again") from error
     except KeyboardInterrupt:  # here, because typer ends on it without a word
         raise Interrupted("interrupted; what is done is kept: run the same command again and it goes on") from None
     show_summary(manifest, settings, console)

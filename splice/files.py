@@ -34,8 +34,9 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
         if sync:
             _sync(temporary)
         if temporary.is_dir() and path.is_dir():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
+            shutil.rmtree(temporary)  # another attempt was first: what it made is whole, and the same
+        else:
+            os.replace(temporary, path)
     except BaseException:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)

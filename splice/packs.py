@@ -91,7 +91,9 @@ def open_table(path: Path) -> Any:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise SpliceError(f"{path}: missing or damaged ({error}); remove its folder and build again") from None
+        raise SpliceError(
+            f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
+        ) from None
 
 
 def open_batch(path: Path) -> Any:
@@ -101,7 +103,9 @@ def open_batch(path: Path) -> Any:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
-        raise SpliceError(f"{path}: missing or damaged ({error}); remove its folder and build again") from None
+        raise SpliceError(
+            f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
+        ) from None
 
 
 def assign(unit: np.ndarray, size_bytes: np.ndarray, pack_documents: int, max_unit_bytes: int) -> np.ndarray:

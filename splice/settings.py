@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -210,6 +210,3 @@ def _closest(name: str) -> str | None:
 def choices(annotation: Any) -> tuple[str, ...]:
     """The values a Literal annotation allows, or () for anything else."""
     return get_args(annotation) if getattr(annotation, "__origin__", None) is Literal else ()
-
-
-Fingerprint = Annotated[str, "16 hex digits"]

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .errors import SpliceError
+from .files import replacing
 from .tokenizer_backend import Gigatoken, Ids, concatenate, encode_by_reference, groups, reason_of
 from .tokenizer_files import HUB_DEFAULTS, Definition, find_tokenizer, read_definition
 from .tokenizer_proof import cut_sample, first_difference, probes
@@ -233,8 +232,5 @@ def _to_json(content: dict[str, Any]) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)

@@ -23,7 +23,7 @@ from .tokenizer_special import (
     without_merges,
 )
 
-_SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "config.json")
+SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "config.json")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -89,7 +89,7 @@ def _download(name: str) -> Path:
             path = hf_hub_download(name, "tokenizer.json")
         except EntryNotFoundError:
             path = hf_hub_download(name, "tokenizer.model")
-        for file in _SIDE_FILES:
+        for file in SIDE_FILES:
             # Any of them may be missing, and offline a missing one cannot be told from one that was never fetched.
             try:
                 hf_hub_download(name, file)
@@ -125,7 +125,7 @@ def _read_json(path: Path, data: bytes, name: str) -> Definition:
     tokens = config.get("added_tokens") or []
     texts = [token["content"] for token in tokens]
 
-    beside = {file: _side_file(path.parent / file) for file in _SIDE_FILES}
+    beside = {file: _side_file(path.parent / file) for file in SIDE_FILES}
     roles = {role: find_role(role, beside, texts, vocab) for role in ("bos", "eos", "pad")}
     names = {role: reference.tokenizer.id_to_token(i) for role, i in roles.items() if i is not None}
 

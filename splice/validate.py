@@ -50,7 +50,14 @@ def show_validation(path: Path, console: Console) -> bool:
     for name, check in proof.checks():
         try:
             console.print(f"[green]ok[/]    {name}: {check()}", highlight=False, soft_wrap=True)
-        except (Failed, SpliceError, OSError, ValueError, KeyError) as failure:  # Arrow's errors are the middle two
+        except (
+            Failed,
+            SpliceError,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+        ) as failure:  # Arrow's errors are the middle two
             held = False
             console.print("[red]fails[/] ", end="")
             console.print(f"{name}: {failure}", highlight=False, markup=False, soft_wrap=True)
@@ -66,7 +73,6 @@ class Proof:
         self.manifest = self.dataset.manifest
         self.length = self.dataset.length
         self.counts = Counts()
-        self.broken: list[str] = []
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """The checks in order; later ones lean on what earlier ones read."""
@@ -124,6 +130,17 @@ class Proof:
                 problems.add(f"pack {number}: pieces of a document overlap, leave a gap or reach past its end")
             if self.manifest["settings"]["tail"] != "carry" and not new.all():
                 problems.add(f"pack {number}: document {d[~new][0]} is used more than once")
+            missing = np.ones(len(sequence), bool)
+            missing[d] = False
+            may_miss = sequence > self.length if self.manifest["settings"]["tail"] == "whole" else sequence == 0
+            if (missing & ~may_miss).any():
+                problems.add(f"pack {number}: document {np.flatnonzero(missing & ~may_miss)[0]} is in no example")
+            last = np.append(new[1:], True)
+            if (
+                self.manifest["settings"]["tail"] == "carry"
+                and (e[last[: len(e)]] != sequence[d[last[: len(d)]]]).any()
+            ):
+                problems.add(f"pack {number}: the end of a document is lost, which tail=carry never does")
             if self.manifest["settings"]["tail"] == "whole" and (e != sequence[d]).any():
                 problems.add(f"pack {number}: a document is cut, which tail=whole never does")
             documents += int(new.sum())

@@ -42,7 +42,8 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     columns = plan.arrays()
     with replacing(plan_path(directory, args["pack"])) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", compression_level=1)
-    steps = columns["score"][~np.isnan(columns["score"])]
+    # A document that was split keeps its edge in every piece; it is one step.
+    steps = columns["score"][~np.isnan(columns["score"]) & (columns["begin"] == 0)]
     control = _control_scores(index, pack.n_documents, settings.seed, args["pack"])
     return {
         "documents": pack.n_documents,

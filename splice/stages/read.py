@@ -27,6 +27,8 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     unit = Unit.from_json((directory / "units" / f"{args['number']:05d}.json").read_text(encoding="utf-8"))
     settings = SourceSettings(**{**args["settings"], "glob": tuple(args["settings"]["glob"])})
     base = directory / "read" / f"{args['number']:05d}"
+    for stale in (base.with_suffix(".refused.arrow"), base.with_suffix(".quarantine.jsonl")):
+        stale.unlink(missing_ok=True)  # of an attempt that found what this one may not
     refused: list[tuple[str, str]] = []
     quarantine: list[dict[str, Any]] = []
     size = kept = 0

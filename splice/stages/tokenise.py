@@ -21,7 +21,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     import pyarrow as pa
 
     documents = open_batch(part_path(Path(args["ingest"]), args["pack"], args["part"]))
-    tokenizer = saved_tokenizer(str(directory), args["backend"])
+    tokenizer = saved_tokenizer(str(directory), args["ingest"], args["backend"])
     data, offsets = binary_arrays(documents.column("text"))
     ids, token_offsets = tokenizer.encode_arrow(data, offsets, threads)
     narrow = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32

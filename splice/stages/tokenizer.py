@@ -19,7 +19,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """
     from splice.tokenizer import load_tokenizer, train_tokenizer
 
-    sample = open_table(Path(args["ingest"]) / "assign" / "sample.arrow").column("text").to_pylist()
+    sample = _sample(args["ingest"])
     spec = args["tokenizer"]
     if spec is None:
         spec = str(directory / "trained")
@@ -39,12 +39,18 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     }
 
 
+def _sample(ingest: str) -> list[bytes]:
+    return open_table(Path(ingest) / "assign" / "sample.arrow").column("text").to_pylist()
+
+
 _proven: dict[str, Tokenizer] = {}  # by directory: the process that made the proof need not make it again
 
 
 @shared(maxsize=2)
-def saved_tokenizer(directory: str, backend: str) -> Tokenizer:
-    """The tokenizer that `run` saved, on the backend its proof chose; elsewhere the probes are run once more."""
+def saved_tokenizer(directory: str, ingest: str, backend: str) -> Tokenizer:
+    """The tokenizer that `run` saved, on the backend its proof chose; another process makes the same proof again."""
     from splice.tokenizer import load_tokenizer
 
-    return _proven.get(directory) or load_tokenizer(str(Path(directory) / "tokenizer"), fast=backend == "gigatoken")
+    fast = backend == "gigatoken"
+    sample = _sample(ingest) if fast else []
+    return _proven.get(directory) or load_tokenizer(str(Path(directory) / "tokenizer"), sample, fast)

@@ -55,6 +55,7 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
     """
     from splice.pipelines.beam import runner_options
     from splice.pipelines.build import check_tokenizer, source_settings
+
     from splice.sources import plan_units
 
     options = runner_options(beam_options, settings.worker_count)
