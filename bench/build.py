@@ -4,7 +4,7 @@
 
 One run on one machine, over the .c and .h files of 300 to 30,000 characters below DIR:
 
-* splice build, BM25 k=1 at 32K, one and two workers; random packing at 32K, one and two workers. Reading, filtering,
+* splice build, BM25 k=1 at 32K, one and two workers; random packing at 32K, two workers. Reading, filtering,
   exact deduplication, tokenising, linking, walking and writing are all in it; so is training the default 32k tokenizer,
   but for the rows "tokenizer given", which get the trained one with --tokenizer.
 * Hugging Face tokenizers: encode_batch_fast over the same documents, already in memory, with the tokenizer that the
@@ -84,7 +84,6 @@ def main() -> None:
             ("bm25, one worker", 1, "bm25", None),
             ("bm25, tokenizer given", 2, "bm25", given),
             ("random", 2, "random", None),
-            ("random, one worker", 1, "random", None),
             ("random, tokenizer given", 2, "random", given),
         ):
             runs = []

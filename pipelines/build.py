@@ -43,6 +43,7 @@ from splice.task import Receipt, Task
 from splice.tokenizer_files import SIDE_FILES
 
 SEARCH_BLOCK = 1024  # documents of one search task
+TOKENISED_BYTES = 40_000  # take about as long as one search in a pack of 50,000 documents
 
 
 @dataclass
@@ -53,6 +54,15 @@ class StageTime:
     cpu_seconds: float = 0.0
     tasks: int = 0
     reused: bool = True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Tasks that run together, and the work in each (any unit)."""
+
+    name: str
+    tasks: list[Task]
+    weights: list[int]
 
 
 @dataclass
@@ -68,7 +78,7 @@ class Run:
     def stage(self, name: str, tasks: list[Task], weights: Sequence[int], threads: int = 0) -> list[Receipt]:
         """Run what has no receipt yet; the receipts of all tasks, in order.
 
-        threads: what one task may use inside; 0: its share of the workers.
+        weights: the work in each, for the progress. threads: what a task may use inside; 0: its share of the workers.
         """
         times = self.stages.setdefault(name, StageTime())
         todo = [(task, weight) for task, weight in zip(tasks, weights, strict=True) if read_json(task.marker) is None]
@@ -83,6 +93,22 @@ class Run:
             times.wall_seconds += time.monotonic() - wall
             times.cpu_seconds += self.cpu_seconds() - cpu
         return [read_json(task.marker) for task in tasks]
+
+    def side_by_side(self, first: Stage, second: Stage) -> tuple[list[Receipt], list[Receipt]]:
+        """Run two stages that need nothing of each other as one, where both have work and there are workers to share.
+
+        Apart, each would leave workers idle: while one tokenizer is trained, at the last blocks of a search.
+        """
+        waiting = [any(read_json(task.marker) is None for task in stage.tasks) for stage in (first, second)]
+        if self.settings.worker_count > 1 and all(waiting):
+            n = len(first.tasks)
+            tasks, weights = [*first.tasks, *second.tasks], [*first.weights, *second.weights]
+            receipts = self.stage(f"{first.name} + {second.name}", tasks, weights, threads=1)
+            return receipts[:n], receipts[n:]
+        return (
+            self.stage(first.name, first.tasks, first.weights),
+            self.stage(second.name, second.tasks, second.weights),
+        )
 
     def cpu_seconds(self) -> float:
         """Of this process, of children that have ended, and of the tasks that worker processes have ended."""
@@ -123,12 +149,11 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
         try:
             ingested = ingest(run, units, directories["ingest"])
-            tokens = tokenise(run, ingested, directories["tokens"])
+            tokens, starts = tokenise_and_link(run, ingested, directories)
         except SpliceError as refusal:
             if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():
                 (output / "build.json").unlink(missing_ok=True)  # the output is free for what the user mends
             raise
-        starts = link(run, ingested, directories)
         plans = plan(run, ingested, tokens, starts, directories)
         shards = write(run, ingested, tokens, plans, directories, output)
         return finish(run, ingested, tokens, plans, shards, directories, output, started)
@@ -262,49 +287,57 @@ def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
 
 
-def tokenise(run: Run, ingested: Ingested, directory: Path) -> Tokens:
-    """Settle the tokenizer, then tokenise every part of every pack."""
+def tokenise_and_link(
+    run: Run, ingested: Ingested, directories: dict[str, Path]
+) -> tuple[Tokens, list[list[int]] | None]:
+    """Tokenise every pack and find all its documents' neighbours: neither needs the other.
+
+    Gives the tokens, and per pack where the blocks of its graph start (None where the retriever has no graph).
+    """
     s = run.settings
-    base = {"ingest": str(ingested.directory)}
-    spec = {**base, "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
-    tokenizer = run.stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [1])[0]
+    linked = s.retriever != "random"
+    directory = directories["tokens"]
+    indexes = index_stage(s, ingested, directories["link"]) if linked else Stage("index", [], [])
+    spec = {"ingest": str(ingested.directory), "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
+    settle = Stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [sum(ingested.documents)])
+    (tokenizer,), _ = run.side_by_side(settle, indexes)
     bos_id, eos_id = (_separator(which, s, tokenizer) for which in ("bos", "eos"))
+    starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents] if linked else None
+    searches = search_stage(s, ingested, starts, directories["link"]) if starts else Stage("search", [], [])
+    parts, _ = run.side_by_side(tokenise_stage(s, ingested, tokenizer["backend"], directory), searches)
+    if not linked:
+        del run.stages["index"], run.stages["search"]
+    return Tokens(directory, tokenizer, parts, bos_id, eos_id), starts
+
+
+def tokenise_stage(s: BuildSettings, ingested: Ingested, backend: str, directory: Path) -> Stage:
+    """A task for every part of every pack."""
+    # The tokenizer takes one call at a time, so each may have all the workers.
+    base = {"ingest": str(ingested.directory), "backend": backend, "threads": s.worker_count}
     cuts = [(p, n, size) for p, sizes in enumerate(ingested.part_bytes) for n, size in enumerate(sizes)]
-    tasks = [
-        Task(
-            "tokenise",
-            f"{p:05d}-{n:04d}",
-            str(directory),
-            {**base, "pack": p, "part": n, "backend": tokenizer["backend"]},
-        )
-        for p, n, _ in cuts
-    ]
-    # One call at a time is the tokenizer's own rule, so each may have all the workers.
-    parts = run.stage("tokenise", tasks, [size for *_, size in cuts], threads=s.worker_count)
-    return Tokens(directory, tokenizer, parts, bos_id, eos_id)
+    tasks = [Task("tokenise", f"{p:05d}-{n:04d}", str(directory), {**base, "pack": p, "part": n}) for p, n, _ in cuts]
+    return Stage("tokenise", tasks, [size // TOKENISED_BYTES for *_, size in cuts])
 
 
-def link(run: Run, ingested: Ingested, directories: dict[str, Path]) -> list[list[int]] | None:
-    """Index every pack and find all documents' neighbours; the graph's blocks per pack. None: no graph is needed."""
-    s = run.settings
-    if s.retriever == "random":
-        return None
-    base = {"ingest": str(ingested.directory)}
+def index_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
+    """A task for every pack."""
     bm25 = {name: getattr(s, name) for name in ("k1", "b", "query_tf", "max_df")}
-    directory = str(directories["link"])
-    indexes = [
-        Task("index", f"{p:05d}", directory, {**base, "pack": p, "parts": parts, "bm25": bm25})
-        for p, parts in enumerate(ingested.parts)
-    ]
-    run.stage("index", indexes, ingested.documents)
-    starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents]
+    base = {"ingest": str(ingested.directory), "bm25": bm25, "keep": len(ingested.parts) == 1}
+    args = [{**base, "pack": p, "parts": n} for p, n in enumerate(ingested.parts)]
+    tasks = [Task("index", f"{p:05d}", str(directory), arg) for p, arg in enumerate(args)]
+    return Stage("index", tasks, ingested.documents)
+
+
+def search_stage(s: BuildSettings, ingested: Ingested, starts: list[list[int]], directory: Path) -> Stage:
+    """A task for every block of every pack."""
     blocks = [(p, a, min(a + SEARCH_BLOCK, ingested.documents[p])) for p, block in enumerate(starts) for a in block]
     tasks = [
-        Task("search", f"{p:05d}-{a:08d}", directory, {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours})
+        Task(
+            "search", f"{p:05d}-{a:08d}", str(directory), {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours}
+        )
         for p, a, b in blocks
     ]
-    run.stage("search", tasks, [b - a for _, a, b in blocks])
-    return starts
+    return Stage("search", tasks, [b - a for _, a, b in blocks])
 
 
 def plan(

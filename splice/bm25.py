@@ -112,6 +112,10 @@ class Bm25Index:
         terms = np.sort(terms[np.argsort(-dfs[terms], kind="stable")[:most]])
         return build_head(self._counts, self._model, terms)
 
+    def prepare(self) -> None:
+        """Make what `neighbours` would make at its first call, from what is stored."""
+        self._prepared(1)
+
     def _prepared(self, threads: int) -> tuple[Postings, Head]:
         with self._lock, ThreadPoolExecutor(1) as pool:
             _ = self._model

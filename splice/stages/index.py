@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splice.files import replacing
 from splice.packs import open_pack
 from splice.shared import shared
 
+if TYPE_CHECKING:
+    from splice.bm25 import Bm25Index
+
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest (directory), pack, parts, bm25 (settings). Writes index/PPPPP/."""
+    """args: ingest (directory), pack, parts, bm25 (settings), keep. Writes index/PPPPP/.
+
+    keep: hold the index ready for the searches that follow in this process, which a lone pack has memory for.
+    """
     from splice.bm25 import Bm25Index, Bm25Settings
 
     pack = open_pack(args["ingest"], args["pack"], args["parts"])
@@ -19,6 +25,9 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     with replacing(index_path(directory, args["pack"])) as temporary:
         temporary.mkdir()
         index.save(temporary)
+    if args["keep"]:
+        index.prepare()
+        _kept[str(directory), args["pack"]] = index
     return {"documents": pack.n_documents}
 
 
@@ -27,9 +36,12 @@ def index_path(directory: Path, pack: int) -> Path:
     return directory / "index" / f"{pack:05d}"
 
 
+_kept: dict[tuple[str, int], Bm25Index] = {}
+
+
 @shared(maxsize=2)
-def saved_index(directory: str, pack: int) -> Any:
+def saved_index(directory: str, pack: int) -> Bm25Index:
     """The index of a pack, mapped once a process; its derived parts are shared by all threads."""
     from splice.bm25 import Bm25Index
 
-    return Bm25Index.load(index_path(Path(directory), pack))
+    return _kept.get((directory, pack)) or Bm25Index.load(index_path(Path(directory), pack))
