@@ -231,7 +231,7 @@ class Bm25Index:
     def load(cls, directory: Path) -> Bm25Index:
         """Open a saved index, its arrays memory-mapped. Raises SpliceError where a file is missing or damaged."""
         directory = Path(directory)
-        remedy = "the index is not complete or was damaged; delete its directory and run the link stage again"
+        remedy = f"the index is not complete or was damaged; remove {directory.parent.parent} and build again"
         path = directory / "index.json"
         try:
             facts = json.loads(path.read_text())

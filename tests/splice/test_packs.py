@@ -133,5 +133,5 @@ def test_a_damaged_file_is_named(tmp_path, opened, content):
     path = tmp_path / "p.arrow"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SpliceError, match=r"p\.arrow: missing or damaged .* remove its folder and build again"):
+    with pytest.raises(SpliceError, match=rf"p\.arrow: missing or damaged .* remove {tmp_path.parent} and build again"):
         opened(path)
