@@ -1,7 +1,6 @@
 # Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, benchmark output in bench/out.
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO_SRC = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
 .PHONY: install demo test lint bench clean
 
@@ -22,8 +21,13 @@ install: .venv/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-demo: .venv/core  ## pack this Python's own standard library with BM25
-	$(BIN)/splice build $(DEMO_SRC) --glob '*.py' --min-chars 200 --output demo/stdlib
+# This Python's standard library without what is installed into it, so that the demo is the same everywhere and twice.
+demo/corpus: .venv/core
+	$(BIN)/python -c "import shutil, sysconfig; shutil.copytree(sysconfig.get_path('stdlib'), '$@', symlinks=True, \
+	ignore=shutil.ignore_patterns('site-packages', 'dist-packages', '__pycache__', 'lib-dynload', 'config-*'))"
+
+demo: .venv/core demo/corpus  ## pack this Python's own standard library with BM25
+	$(BIN)/splice build demo/corpus --glob '*.py' --min-chars 200 --output demo/stdlib
 	$(BIN)/splice validate demo/stdlib
 	$(BIN)/splice inspect demo/stdlib --example 0
 

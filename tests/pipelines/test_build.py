@@ -102,6 +102,15 @@ def test_bytes_do_not_depend_on_processes_instead_of_threads(built, tree, tokeni
     same_dataset(built, output)
 
 
+def test_the_trained_tokenizer_and_all_that_follows_do_not_depend_on_workers(tree, tmp_path, cli, same_dataset):
+    for workers in (1, 2):
+        done = cli(
+            "build", tree, "--output", tmp_path / str(workers), *SMALL, "--vocab-size", 400, "--workers", workers
+        )
+        assert done.returncode == 0, done.stderr
+    same_dataset(tmp_path / "1", tmp_path / "2")
+
+
 def test_bytes_do_not_depend_on_the_number_of_neighbours_kept(build):
     plans = []
     for m in (1, 3, 64):
@@ -268,6 +277,16 @@ class TestTampering:
         place = table.column_names.index(column)
         pq.write_table(table.set_column(place, column, pa.array(values)), path)
         assert "fails" in self.fails(copy, capsys)
+
+    def test_a_document_that_the_plan_lost(self, copy):
+        import pyarrow.parquet as pq
+
+        path = copy / "plan" / "00000.parquet"
+        table = pq.read_table(path)
+        pq.write_table(table.slice(0, table.num_rows - 1), path)
+        lost = table.column("document")[table.num_rows - 1].as_py()
+        with pytest.raises(Failed, match=f"document {lost} is in no example"):
+            Proof(copy).plan()
 
     def test_examples_in_another_order(self, copy):
         import pyarrow.parquet as pq

@@ -166,3 +166,27 @@ def test_a_failing_task_is_named_with_its_host_and_cause(tree, tokenizer_file, t
     assert "No space left on device" in said
     monkeypatch.undo()
     assert run(list(map(str, arguments))) == 0
+
+
+def test_an_attempt_that_failed_before_another_succeeded_is_no_failure(tmp_path):
+    from splice.files import write_json
+    from splice.task import Task, failure_of, leave_reason
+
+    task = Task("index", "00000", str(tmp_path))
+    leave_reason(task, OSError("the first attempt's disk"))
+    assert "the first attempt's disk" in str(failure_of([task]))
+    write_json(task.marker, {"documents": 1})
+    assert failure_of([task]) is None
+
+
+def test_a_busy_work_directory_leaves_no_claim_on_a_new_output(tree, tokenizer_file, tmp_path):
+    work = ("--work", str(tmp_path / "work"))
+    first = start(tree, tmp_path / "a", tokenizer_file, *work)
+    wait_for(lambda: list((tmp_path / "work").glob("*/done/*")))
+    second = start(tree, tmp_path / "b", tokenizer_file, *work)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "another build is working here" in errors
+    assert not (tmp_path / "b" / "build.json").exists()
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
