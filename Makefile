@@ -1,4 +1,4 @@
-# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, benchmark output in bench/out.
+# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, the benchmark corpus in bench/corpus.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -39,11 +39,11 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tables and JSON into bench/out
+bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tables to the terminal, JSON into bench/results, the figure into docs
 	$(BIN)/python bench/corpus.py
-	$(BIN)/python bench/knn.py --corpus bench/corpus/linux --json bench/out/knn.json
-	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/out/build.json
-	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/out/growth.json --figure bench/out/growth.png
+	$(BIN)/python bench/knn.py --corpus bench/corpus/linux --json bench/results/knn.json
+	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/results/build.json
+	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:
-	rm -rf .venv demo bench/out build *.egg-info
+	rm -rf .venv demo build *.egg-info

@@ -157,7 +157,7 @@ def _show(result: dict) -> None:
     stages = Table("stage (last run)", title="CPU seconds a stage")
     for name in result["stages"]:
         stages.add_column(name, justify="right")
-    for stage in result["stages"]["bm25"]:
+    for stage in dict.fromkeys(stage for stages_of_run in result["stages"].values() for stage in stages_of_run):
         cells = [result["stages"][name].get(stage) for name in result["stages"]]
         stages.add_row(stage, *(f"{cell['cpu_seconds']:.1f}" if cell else "" for cell in cells))
     console.print(stages)

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from splice.settings import BuildSettings
 
-START_CPU_SECONDS = 5.0  # interpreter, Beam, tokenizer: paid once
-READ_CPU_SECONDS_PER_FILE = 60e-6
-CPU_SECONDS_PER_MB = 0.045  # read, filter, hash, tokenise, index, write
-SEARCH_CPU_SECONDS = 9.0e-9  # per pair of a query and a document of its pack, at 700 words a document
-WALK_CPU_SECONDS_PER_DOCUMENT = 100e-6
+START_CPU_SECONDS = 6.0  # interpreter, Beam, tokenizer: paid once
+READ_CPU_SECONDS_PER_FILE = 20e-6
+CPU_SECONDS_PER_MB = 0.030  # read, filter, hash, tokenise, index, write
+SEARCH_CPU_SECONDS = 6.0e-9  # per pair of a query and a document of its pack, at 700 words a document
+WALK_CPU_SECONDS_PER_DOCUMENT = 40e-6
 BYTES_PER_DOCUMENT = 7_000  # where a source does not say how many documents it holds
 BYTES_PER_TOKEN = 2.7
 
