@@ -97,9 +97,9 @@ def _draw(result: dict, path: Path) -> None:
     axes.stackplot(
         documents, [[row["by_group"][g] for row in rows] for g in GROUPS], labels=list(GROUPS), colors=colours
     )
-    for row in rows:
-        axes.annotate(f"{row['cpu_seconds']:.0f} s", (row["documents"], row["cpu_seconds"]), ha="right", va="bottom",
-                      xytext=(-2, 3), textcoords="offset points", fontsize=9)  # fmt: skip
+    for i, row in enumerate(rows):
+        axes.annotate(f"{row['cpu_seconds']:.0f} s", (row["documents"], row["cpu_seconds"]), ha="right" if i else "left", va="bottom",
+                      xytext=(-2 if i else 4, 3), textcoords="offset points", fontsize=9)  # fmt: skip
     axes.set_xlabel("documents in the pack (C files of the Linux kernel)")
     axes.set_ylabel("CPU seconds of the whole build")
     axes.set_title("splice build, BM25, k = 1, L = 32,768, one worker", fontsize=10)
