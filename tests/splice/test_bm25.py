@@ -322,7 +322,7 @@ def test_a_damaged_index_is_refused(tmp_path, damage):
         path.unlink()
     else:
         path.write_bytes({"truncated": raw[:-3], "flipped": raw[:-8] + b"\xff" * 8, "not json": b"{"}[damage])
-    with pytest.raises(SpliceError, match=rf"{path.name}.*link"):
+    with pytest.raises(SpliceError, match=rf"{path.name}.*remove .* and build again"):
         Bm25Index.load(tmp_path)
 
 
