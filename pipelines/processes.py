@@ -48,6 +48,7 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
+            _kill_workers()  # idle, or of no more use; one may wait for a lock that a killed one held, deaf to all else
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, task: Task, threads: int) -> None:
@@ -60,10 +61,16 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
             with self._lock:
                 self.cpu_seconds += seconds
         except BrokenProcessPool:
+            _kill_workers()
             raise BuildFailed(
                 f"a worker process of stage {task.stage} died (killed by hand, or by the kernel when memory ran out). "
                 "What is done is kept: run the same command again and it goes on from there"
             ) from None
+
+
+def _kill_workers() -> None:
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def _may_fork() -> bool:
