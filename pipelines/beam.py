@@ -11,7 +11,9 @@ import contextlib
 import io
 import logging
 import os
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from splice.pipelines.processes import TaskProcesses
@@ -58,9 +60,12 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
         task.error.unlink(missing_ok=True)
     try:
         if len(tasks) == 1 and runs_here(options):  # a pipeline would only add its quarter of a second
-            _run(tasks[0].to_json(), threads)
-        else:
+            _run_task(tasks[0], threads)
+        elif runs_here(options):
             _run_pipeline(tasks, options, threads)
+        else:
+            for wave in _waves(tasks):
+                _run_pipeline(wave, options, threads)
     except Exception as error:
         failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
         if failure is None and isinstance(error, SpliceError):
@@ -77,6 +82,14 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
         )
 
 
+def _waves(tasks: list[Task]) -> Iterator[list[Task]]:
+    """The tasks whose stage need not wait for another's among them, and so on until none is left."""
+    while tasks:
+        stages = {task.stage for task in tasks}
+        yield [task for task in tasks if task.after not in stages]
+        tasks = [task for task in tasks if task.after in stages]
+
+
 def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
     with _quiet():
         import apache_beam as beam
@@ -84,21 +97,80 @@ def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
 
         pipeline = beam.Pipeline(options=PipelineOptions(options))
         descriptors = [task.to_json() for task in tasks]
-        _ = pipeline | "Tasks" >> beam.Create(descriptors) | beam.Reshuffle() | "Run" >> beam.Map(_run, threads)
-        pipeline.run().wait_until_finish()
+        _ = (
+            pipeline
+            | "Tasks" >> beam.Create(descriptors, reshuffle=False)
+            | beam.Reshuffle()
+            | "Run" >> beam.Map(_run, threads)
+        )
+        with _sharing_out(tasks) if runs_here(options) else contextlib.nullcontext():
+            pipeline.run().wait_until_finish()
 
 
-def _run(descriptor: str, threads: int) -> str:
-    task = Task.from_json(descriptor)
+class _SharedOut:
+    """Tasks that the threads of this process take from, each whichever is next and whose stage may begin.
+
+    The local runner deals its elements out to the threads beforehand, and the thread that got the long tasks would be
+    waited for. So whoever runs its first element takes tasks until there are none; later elements find nothing to do.
+    """
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self._waiting = list(tasks)
+        self._open = Counter(task.stage for task in tasks)  # not done yet
+        self._changed = threading.Condition()
+
+    def run(self, threads: int) -> None:
+        while (task := self._next()) is not None:
+            try:
+                _run_task(task, threads)
+            except BaseException:
+                with self._changed:
+                    self._waiting.clear()  # the other threads end with the task they are at
+                    self._changed.notify_all()
+                raise
+            with self._changed:
+                self._open[task.stage] -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> Task | None:
+        with self._changed:
+            while self._waiting:
+                for i, task in enumerate(self._waiting):
+                    if not self._open[task.after]:
+                        return self._waiting.pop(i)
+                self._changed.wait()
+            return None
+
+
+_shared_out: _SharedOut | None = None  # while a pipeline runs in threads of this process
+
+
+@contextlib.contextmanager
+def _sharing_out(tasks: list[Task]) -> Iterator[None]:
+    global _shared_out
+    _shared_out = _SharedOut(tasks)
+    try:
+        yield
+    finally:
+        _shared_out = None
+
+
+def _run(descriptor: str, threads: int) -> None:
+    if _shared_out is not None:
+        _shared_out.run(threads)
+    else:
+        _run_task(Task.from_json(descriptor), threads)
+
+
+def _run_task(task: Task, threads: int) -> None:
     if _local is None:
         run_task(task, threads)
-        return task.name
+        return
     try:
         _local.run(task, threads)
     except BuildFailed as error:
         leave_reason(task, error)
         raise
-    return task.name
 
 
 _local: TaskProcesses | None = None  # set in the driver's process alone: workers elsewhere run tasks themselves

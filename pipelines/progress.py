@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,6 +32,7 @@ class StageProgress(AbstractContextManager["StageProgress"]):
         self.total = max(sum(weights), 1)
         self.done = 0
         self.counts = {"documents": 0, "tokens": 0, "examples": 0}
+        self._documents: Counter[str] = Counter()  # by stage: several that run together see the same documents
         self.started = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
@@ -86,8 +88,10 @@ class StageProgress(AbstractContextManager["StageProgress"]):
                 still.append((task, weight))
                 continue
             self.done += weight
-            for name in self.counts:
+            self._documents[task.stage] += int(receipt.get("documents", 0))
+            for name in ("tokens", "examples"):
                 self.counts[name] += int(receipt.get(name, 0))
+        self.counts["documents"] = max(self._documents.values(), default=0)
         self.waiting = still
 
 

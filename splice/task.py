@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from splice.errors import BuildFailed, SpliceError
+from splice.errors import RESUME, BuildFailed, SpliceError
 from splice.files import read_json, write_json
 
 Receipt = dict[str, Any]
@@ -23,12 +23,16 @@ Receipt = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """stage: module in splice.stages; name: unique in the stage's directory; args: JSON values."""
+    """stage: module in splice.stages; name: unique in the stage's directory; args: JSON values.
+
+    after: a stage of which this one reads all files, so its tasks come first where both are run together.
+    """
 
     stage: str
     name: str
     directory: str
     args: dict[str, Any] = field(default_factory=dict)
+    after: str = ""
 
     @property
     def marker(self) -> Path:
@@ -76,7 +80,7 @@ def failure_of(tasks: list[Task]) -> SpliceError | None:
             return error
         return BuildFailed(
             f"task {task.stage}/{task.name} failed on {reason['host']}: {reason['cause']}\n{reason['trace']}"
-            "What is done is kept: mend the cause and run the same command again to go on."
+            f"Mend the cause. {RESUME}"
         )
     return None
 

@@ -16,7 +16,7 @@ from splice.files import replacing
 from splice.packs import assign, open_table, parts_of
 
 PART_BYTES = 32 * 2**20
-SAMPLE_BYTES = 8 * 2**20
+SAMPLE_BYTES = 6 * 2**20  # on the C of Linux 8 MB saves another 0.25% of the tokens, and costs another second
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest (directory), pack, parts, bm25 (settings), keep. Writes index/PPPPP/.
+    """args: ingest (directory), pack, parts, bm25 (settings), keep, threads (at least, whatever the task has).
+
+    Writes index/PPPPP/.
 
     keep: hold the index ready for the searches that follow in this process, which a lone pack has memory for.
     """
     from splice.bm25 import Bm25Index, Bm25Settings
 
     pack = open_pack(args["ingest"], args["pack"], args["parts"])
-    index = Bm25Index.build(pack.texts, Bm25Settings(**args["bm25"]), threads)
+    index = Bm25Index.build(pack.texts, Bm25Settings(**args["bm25"]), max(threads, args["threads"]))
     with replacing(index_path(directory, args["pack"])) as temporary:
         temporary.mkdir()
         index.save(temporary)

@@ -13,7 +13,7 @@ from splice.stages.tokenizer import saved_tokenizer
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest (directory), pack, part, backend, threads (for the tokenizer, whatever the task has).
+    """args: ingest (directory), pack, part, threads (for the tokenizer, whatever the task has).
 
     Writes tokens/PPPPP-NNNN.arrow: tokens (a list a document, uint16 where the vocabulary allows), and
     documents/PPPPP-NNNN.parquet: id, source, repo, path, bytes, tokens (a count).
@@ -21,7 +21,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     import pyarrow as pa
 
     documents = open_batch(part_path(Path(args["ingest"]), args["pack"], args["part"]))
-    tokenizer = saved_tokenizer(str(directory), args["ingest"], args["backend"])
+    tokenizer = saved_tokenizer(str(directory), args["ingest"])
     data, offsets = binary_arrays(documents.column("text"))
     ids, token_offsets = tokenizer.encode_arrow(data, offsets, args["threads"])
     narrow = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from splice.files import read_json
 from splice.packs import open_table
 from splice.shared import shared
+from splice.task import Task
 
 if TYPE_CHECKING:
     from splice.tokenizer import Tokenizer
@@ -46,11 +48,16 @@ def _sample(ingest: str) -> list[bytes]:
 _proven: dict[str, Tokenizer] = {}  # by directory: the process that made the proof need not make it again
 
 
+def receipt_path(directory: Path) -> Path:
+    """Where the receipt of the one task lies."""
+    return Task("tokenizer", "all", str(directory)).marker
+
+
 @shared(maxsize=2)
-def saved_tokenizer(directory: str, ingest: str, backend: str) -> Tokenizer:
+def saved_tokenizer(directory: str, ingest: str) -> Tokenizer:
     """The tokenizer that `run` saved, on the backend its proof chose; another process makes the same proof again."""
     from splice.tokenizer import load_tokenizer
 
-    fast = backend == "gigatoken"
+    fast = read_json(receipt_path(Path(directory)))["backend"] == "gigatoken"
     sample = _sample(ingest) if fast else []
     return _proven.get(directory) or load_tokenizer(str(Path(directory) / "tokenizer"), sample, fast)
