@@ -16,6 +16,7 @@ import hashlib
 import os
 import resource
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from splice.files import LOCK, TEMPORARY, link_or_copy, read_json, replacing, sw
 from splice.ledger import imbalances, make_ledger
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
+from splice.stages.tokenizer import receipt_path
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt, Task
 from splice.tokenizer_files import SIDE_FILES
@@ -94,21 +96,24 @@ class Run:
             times.cpu_seconds += self.cpu_seconds() - cpu
         return [read_json(task.marker) for task in tasks]
 
-    def side_by_side(self, first: Stage, second: Stage) -> tuple[list[Receipt], list[Receipt]]:
-        """Run two stages that need nothing of each other as one, where both have work and there are workers to share.
+    def together(self, stages: list[Stage]) -> dict[str, list[Receipt]]:
+        """Run stages, each after those it needs, as one where there are workers to share; receipts by stage.
 
         Apart, each would leave workers idle: while one tokenizer is trained, at the last blocks of a search.
         """
-        waiting = [any(read_json(task.marker) is None for task in stage.tasks) for stage in (first, second)]
-        if self.settings.worker_count > 1 and all(waiting):
-            n = len(first.tasks)
-            tasks, weights = [*first.tasks, *second.tasks], [*first.weights, *second.weights]
-            receipts = self.stage(f"{first.name} + {second.name}", tasks, weights, threads=1)
-            return receipts[:n], receipts[n:]
-        return (
-            self.stage(first.name, first.tasks, first.weights),
-            self.stage(second.name, second.tasks, second.weights),
-        )
+        todo = [stage for stage in stages if any(read_json(task.marker) is None for task in stage.tasks)]
+        if self.settings.worker_count > 1 and len(todo) > 1:
+            tasks = [task for stage in todo for task in stage.tasks]
+            weights = [weight for stage in todo for weight in stage.weights]
+            self.stage(" + ".join(stage.name for stage in todo), tasks, weights, threads=1)
+        else:
+            todo = []
+        return {
+            stage.name: [read_json(task.marker) for task in stage.tasks]
+            if stage in todo
+            else self.stage(stage.name, stage.tasks, stage.weights)
+            for stage in stages
+        }
 
     def cpu_seconds(self) -> float:
         """Of this process, of children that have ended, and of the tasks that worker processes have ended."""
@@ -124,8 +129,10 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     output = settings.output.absolute()
     work = (settings.work or output / "work").absolute()
     started = time.monotonic(), _cpu_seconds()
-    units = plan_units(settings.sources, source_settings(settings))
-    directories = stage_directories(settings, fingerprint(units), work)
+    listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
+    load_beam()
+    units, inputs = listing()
+    directories = stage_directories(settings, inputs, work)
     check_tokenizer(settings, directories["tokens"])
     _check_writable(output, "--output")
     _check_writable(work, "--work")
@@ -145,8 +152,9 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
             sweep(directory)
         stack.enter_context(local_processes(processes))
         run = Run(settings, options, console, processes)
-        load_beam()
-        run.stages["prepare"] = StageTime(time.monotonic() - started[0], _cpu_seconds() - started[1], 1, False)
+        run.stages["prepare"] = StageTime(time.monotonic() - started[0], run.cpu_seconds() - started[1], 1, False)
+        if settings.worker_count > 1:  # half a second of imports, while processes read and this one waits
+            threading.Thread(target=import_engines, args=(settings,), daemon=True).start()
         try:
             ingested = ingest(run, units, directories["ingest"])
             tokens, starts = tokenise_and_link(run, ingested, directories)
@@ -159,6 +167,24 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         return finish(run, ingested, tokens, plans, shards, directories, output, started)
 
 
+def import_engines(settings: BuildSettings) -> None:
+    """Import what tokenising and linking need, before their stages do."""
+    import awkward  # noqa: F401 - gigatoken's results
+    import gigatoken  # noqa: F401
+
+    import splice.stages.tokenise
+
+    if settings.retriever == "bm25":
+        import splice.bm25
+        import splice.stages.search  # noqa: F401
+
+
+def list_inputs(sources: Sequence[str], settings: SourceSettings) -> tuple[list[Unit], str]:
+    """The units of the sources, and their fingerprint."""
+    units = plan_units(sources, settings)
+    return units, fingerprint(units)
+
+
 def source_settings(settings: BuildSettings) -> SourceSettings:
     """What of the settings the sources and filters need."""
     names = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
@@ -169,8 +195,7 @@ def check_tokenizer(settings: BuildSettings, tokens_directory: Path | None = Non
     """Raise SpliceError, before any work, for a tokenizer that cannot be loaded or lacks what `join` writes."""
     from splice.tokenizer import load_tokenizer
 
-    done = tokens_directory and (tokens_directory / "done" / "tokenizer-all.json").exists()
-    if settings.tokenizer is not None and not done:
+    if settings.tokenizer is not None and not (tokens_directory and receipt_path(tokens_directory).exists()):
         load_tokenizer(settings.tokenizer, fast=False).require(settings.join)
 
 
@@ -295,34 +320,47 @@ def tokenise_and_link(
     Gives the tokens, and per pack where the blocks of its graph start (None where the retriever has no graph).
     """
     s = run.settings
-    linked = s.retriever != "random"
     directory = directories["tokens"]
-    indexes = index_stage(s, ingested, directories["link"]) if linked else Stage("index", [], [])
-    spec = {"ingest": str(ingested.directory), "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
-    settle = Stage("tokenizer", [Task("tokenizer", "all", str(directory), spec)], [sum(ingested.documents)])
-    (tokenizer,), _ = run.side_by_side(settle, indexes)
+    stages = [tokenizer_stage(s, ingested, directory), tokenise_stage(s, ingested, directory)]
+    starts = None
+    if s.retriever != "random":
+        starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents]
+        # Between the two, so that the workers search until there is a tokenizer.
+        stages.insert(1, index_stage(s, ingested, directories["link"]))
+        stages.append(search_stage(s, ingested, starts, directories["link"]))
+    receipts = run.together(stages)
+    (tokenizer,) = receipts["tokenizer"]
     bos_id, eos_id = (_separator(which, s, tokenizer) for which in ("bos", "eos"))
-    starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents] if linked else None
-    searches = search_stage(s, ingested, starts, directories["link"]) if starts else Stage("search", [], [])
-    parts, _ = run.side_by_side(tokenise_stage(s, ingested, tokenizer["backend"], directory), searches)
-    if not linked:
-        del run.stages["index"], run.stages["search"]
-    return Tokens(directory, tokenizer, parts, bos_id, eos_id), starts
+    return Tokens(directory, tokenizer, receipts["tokenise"], bos_id, eos_id), starts
 
 
-def tokenise_stage(s: BuildSettings, ingested: Ingested, backend: str, directory: Path) -> Stage:
+def tokenizer_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
+    """One task."""
+    args = {"ingest": str(ingested.directory), "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
+    return Stage("tokenizer", [Task("tokenizer", "all", str(directory), args)], [sum(ingested.documents)])
+
+
+def tokenise_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
     """A task for every part of every pack."""
     # The tokenizer takes one call at a time, so each may have all the workers.
-    base = {"ingest": str(ingested.directory), "backend": backend, "threads": s.worker_count}
+    base = {"ingest": str(ingested.directory), "threads": s.worker_count}
     cuts = [(p, n, size) for p, sizes in enumerate(ingested.part_bytes) for n, size in enumerate(sizes)]
-    tasks = [Task("tokenise", f"{p:05d}-{n:04d}", str(directory), {**base, "pack": p, "part": n}) for p, n, _ in cuts]
+    tasks = [
+        Task("tokenise", f"{p:05d}-{n:04d}", str(directory), {**base, "pack": p, "part": n}, after="tokenizer")
+        for p, n, _ in cuts
+    ]
     return Stage("tokenise", tasks, [size // TOKENISED_BYTES for *_, size in cuts])
 
 
 def index_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
     """A task for every pack."""
     bm25 = {name: getattr(s, name) for name in ("k1", "b", "query_tf", "max_df")}
-    base = {"ingest": str(ingested.directory), "bm25": bm25, "keep": len(ingested.parts) == 1}
+    base = {
+        "ingest": str(ingested.directory),
+        "bm25": bm25,
+        "keep": len(ingested.parts) == 1,
+        "threads": max(1, s.worker_count // (len(ingested.parts) + 1)),  # one trains the tokenizer
+    }
     args = [{**base, "pack": p, "parts": n} for p, n in enumerate(ingested.parts)]
     tasks = [Task("index", f"{p:05d}", str(directory), arg) for p, arg in enumerate(args)]
     return Stage("index", tasks, ingested.documents)
@@ -333,7 +371,11 @@ def search_stage(s: BuildSettings, ingested: Ingested, starts: list[list[int]], 
     blocks = [(p, a, min(a + SEARCH_BLOCK, ingested.documents[p])) for p, block in enumerate(starts) for a in block]
     tasks = [
         Task(
-            "search", f"{p:05d}-{a:08d}", str(directory), {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours}
+            "search",
+            f"{p:05d}-{a:08d}",
+            str(directory),
+            {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours},
+            after="index",
         )
         for p, a, b in blocks
     ]

@@ -14,14 +14,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
-from splice.errors import BuildFailed
+from splice.errors import BuildFailed, worker_died
 from splice.task import Task, run_task
 
+T = TypeVar("T")
 STAGES = frozenset({"read", "gather", "write"})
 PARENT_POLL_SECONDS = 0.5
 
@@ -53,19 +56,39 @@ class TaskProcesses(AbstractContextManager["TaskProcesses"]):
 
     def run(self, task: Task, threads: int) -> None:
         """Run a task to its end. Raises its error, or BuildFailed when its process was killed."""
-        if self._pool is None or task.stage not in STAGES:
+        if task.stage in STAGES:
+            self.start(task.stage, run_task, task, threads)()
+        else:
             run_task(task, threads)
-            return
-        try:
-            seconds = self._pool.submit(_timed, task, threads).result()
+
+    def start(self, stage: str, function: Callable[..., T], *args: Any) -> Callable[[], T]:
+        """Begin `function(*args)` in a process; what is given back waits for its result, and raises as `run` does.
+
+        Without processes it is done before this returns.
+        """
+        if self._pool is None:
+            value = function(*args)
+            return lambda: value
+        with _told_of_the_dead(stage):
+            future = self._pool.submit(_timed, function, *args)
+
+        def result() -> T:
+            with _told_of_the_dead(stage):
+                value, seconds = future.result()
             with self._lock:
                 self.cpu_seconds += seconds
-        except BrokenProcessPool:
-            _kill_workers()
-            raise BuildFailed(
-                f"a worker process of stage {task.stage} died (killed by hand, or by the kernel when memory ran out). "
-                "What is done is kept: run the same command again and it goes on from there"
-            ) from None
+            return value
+
+        return result
+
+
+@contextmanager
+def _told_of_the_dead(stage: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool:
+        _kill_workers()
+        raise BuildFailed(worker_died(stage)) from None
 
 
 def _kill_workers() -> None:
@@ -79,11 +102,10 @@ def _may_fork() -> bool:
     return len(names) - names.count("jemalloc_bg_thd") == 1
 
 
-def _timed(task: Task, threads: int) -> float:
-    """CPU seconds of a task that has the process to itself."""
+def _timed(function: Callable[..., T], *args: Any) -> tuple[T, float]:
+    """Its value and the CPU seconds it took; it has the process to itself."""
     before = time.process_time()
-    run_task(task, threads)
-    return time.process_time() - before
+    return function(*args), time.process_time() - before
 
 
 def _die_with(driver: int) -> None:

@@ -11,12 +11,16 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from splice.errors import RESUME, Interrupted, worker_died
+
 PR_SET_PDEATHSIG = 1
+INTERRUPT_SECONDS = 1.0  # between a worker's death by Ctrl-C and the driver's own
 
 
 def supervised(work: Callable[[], int]) -> int:
@@ -48,9 +52,6 @@ def supervised(work: Callable[[], int]) -> int:
     return os.WEXITSTATUS(status)
 
 
-RESUME = "What is done is kept: run the same command again and it goes on from there."
-
-
 def _hint(killer: str) -> str:
     if killer == "SIGKILL":
         return " (by hand, or by the kernel when memory ran out: fewer --workers or --pack-documents need less)"
@@ -62,32 +63,40 @@ def watching_workers(stage: str) -> Iterator[None]:
     """Ends the driver with a clear error when a worker process dies: Beam's local runner would wait for it for ever.
 
     Beam waits for each process it starts in a thread of its own, and that thread fails when the process did. Nobody
-    looks at the thread but this hook.
+    looks at the thread but this hook. Ctrl-C reaches the workers too: then it is the driver's to end, unless Beam keeps it.
     """
     before = threading.excepthook
+    interrupted = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
 
     def lost(failure: threading.ExceptHookArgs) -> None:
         if failure.thread is None or failure.thread.name != "run_worker":
             before(failure)
             return
-        print(
-            f"splice: a worker process of stage {stage} died (killed by hand, or by the kernel when memory ran out): "
-            f"{failure.exc_value}.\n{RESUME}",
-            file=sys.stderr,
-            flush=True,
-        )
+        code, reason = 1, worker_died(stage, failure.exc_value)
+        if interrupted.wait(INTERRUPT_SECONDS):
+            time.sleep(INTERRUPT_SECONDS)
+            code, reason = Interrupted.exit_code, f"interrupted. {RESUME}"
+        print(f"splice: {reason}", file=sys.stderr, flush=True)
         try:
             for process in _descendants(os.getpid()):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         finally:
-            os._exit(1)
+            os._exit(code)
 
+    in_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, interrupt) if in_main else None
     threading.excepthook = lost
     try:
         yield
     finally:
         threading.excepthook = before
+        if in_main:
+            signal.signal(signal.SIGINT, previous)
 
 
 def _descendants(process: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from splice.errors import BuildFailed, Interrupted, SpliceError
+from splice.errors import RESUME, BuildFailed, Interrupted, SpliceError
 from splice.settings import choices, fields, resolve
 
 app = typer.Typer(
@@ -55,9 +55,9 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
         with TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes:
             manifest = build(settings, options, console, processes)
     except OSError as error:
-        raise BuildFailed(f"{error}; what is done is kept: mend it and run the same command again") from error
+        raise BuildFailed(f"{error}. Mend it. {RESUME}") from error
     except KeyboardInterrupt:  # here, because typer ends on it without a word
-        raise Interrupted("interrupted; what is done is kept: run the same command again and it goes on") from None
+        raise Interrupted(f"interrupted. {RESUME}") from None
     show_summary(manifest, settings, console)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+RESUME = "What is done is kept: run the same command again and it goes on from there."
+
 
 class SpliceError(Exception):
     """Something the user can mend: bad settings, bad input, a lost worker. Shown without a traceback.
@@ -22,3 +24,9 @@ class Interrupted(SpliceError):
     """Ctrl-C: not a failure, but the exit code tells scripts that the work is not done."""
 
     exit_code = 130
+
+
+def worker_died(stage: str, how: object = "") -> str:
+    """What a user is told of a worker that ended without a word of its own."""
+    known = f": {how}" if how else ""
+    return f"a worker process of stage {stage} died (killed by hand, or by the kernel when memory ran out){known}.\n{RESUME}"

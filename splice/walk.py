@@ -123,7 +123,7 @@ class _Walk:
             self._add(root, ROOT, float("nan"))
 
     def _expand(self, document: int) -> None:
-        self.graph.compact((document, *self.queue))
+        self.graph.compact((document, *self.queue), self.s.k)
         if not self.whole:
             for found, score in self.graph.retrieve(document, self.s.k):
                 self._add(found, document, score)

@@ -59,7 +59,7 @@ def plan_units(
 
 
 def fingerprint(units: Iterable[Unit]) -> str:
-    """Changes when an input does: a file's name, size or modification time; a hub dataset's revision.
+    """Changes when an input does: a file's name, repository, size, time or permission; a hub dataset's revision.
 
     It does not depend on where the sources lie, nor on how they are cut into units.
     """
@@ -81,7 +81,8 @@ def _states(unit: Unit) -> Iterator[str]:
     for name, path in PATHS[unit.kind](unit):
         try:
             state = os.stat(path)
-            yield f"{name}\0{state.st_size}\0{state.st_mtime_ns}"
+            # A file that could not be read and now can is another input, though neither size nor time tell.
+            yield f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_mode & 0o444:o}"
         except OSError:
             yield f"{name}\0gone"
 

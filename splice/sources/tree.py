@@ -83,9 +83,9 @@ def read_file(path: str, limit: int) -> bytes:
 
 
 def paths(unit: Unit) -> Iterator[tuple[str, str]]:
-    """(name, path to stat) of each file."""
+    """(name with its repository, path to stat) of each file: a `git init` in a tree moves documents to another pack."""
     root, groups = unit.items
     prefix = os.path.join(os_path(root), "")
-    for _, names in groups:
+    for repo, names in groups:
         for name in names:
-            yield name, prefix + os_path(name)
+            yield f"{repo}\0{name}", prefix + os_path(name)
