@@ -36,6 +36,7 @@ class Tokenizer:
     vocab_size      every id is smaller
     bos_id, eos_id  None where the tokenizer has none
     pad_id          the tokenizer's pad token, else EOS, else 0
+    unk_id          what stands for text the vocabulary cannot write; None where there is no such text
     backend         "gigatoken", "tokenizers" or "sentencepiece": the one that runs
     backend_reason  why that one
     fingerprint     sha256 of the tokenizer's file
@@ -47,6 +48,7 @@ class Tokenizer:
         self.bos_id = definition.roles["bos"]
         self.eos_id = definition.roles["eos"]
         self.pad_id: int = next((i for i in (definition.roles["pad"], self.eos_id) if i is not None), 0)
+        self.unk_id = definition.unk_id
         self.backend = "gigatoken" if fast else definition.reference.library
         self.backend_reason = reason
         self.fingerprint = hashlib.sha256(definition.data).hexdigest()

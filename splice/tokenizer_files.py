@@ -36,6 +36,7 @@ class Definition:
     data: bytes = field(repr=False)  # that file
     vocab_size: int
     roles: dict[str, int | None]  # "bos", "eos", "pad"
+    unk_id: int | None  # what stands for text that the vocabulary cannot write
     names: dict[str, str]  # the tokens of the roles it has
     special: frozenset[int]  # what no text may give, but for an unknown token where the model has one
     added: dict[str, int]  # text and id of the tokens that are looked for ahead of the model, and of the special ones
@@ -140,6 +141,7 @@ def _read_json(path: Path, data: bytes, name: str) -> Definition:
         data=data,
         vocab_size=max(vocab.values(), default=-1) + 1,
         roles=roles,
+        unk_id=_unknown(config["model"], vocab),
         names=names,
         special=special_ids,
         added={text: vocab[text] for text in texts},
@@ -187,6 +189,7 @@ def _read_model(data: bytes, name: str) -> Definition:
         data=data,
         vocab_size=size,
         roles=roles,
+        unk_id=sp.unk_id() if sp.unk_id() >= 0 else None,
         names={role: piece_of(token) for role, token in roles.items() if token is not None},
         special=frozenset(special),
         added={piece_of(i): i for i in (*sorted(special), *user_defined(data))},
@@ -194,6 +197,12 @@ def _read_model(data: bytes, name: str) -> Definition:
         fast_json=fast_json,
         config={},
     )
+
+
+def _unknown(model: dict[str, Any], vocab: dict[str, int]) -> int | None:
+    """A Unigram model names the number, the others the token."""
+    number = model.get("unk_id")
+    return number if number is not None else vocab.get(model.get("unk_token") or "")
 
 
 def _in_contexts(tokens: Iterable[str]) -> list[str]:

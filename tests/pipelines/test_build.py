@@ -12,7 +12,7 @@ import pytest
 from splice.cli import run
 from splice.store import PackedDataset
 from splice.tokenizer import load_tokenizer
-from splice.validate import Failed, Proof
+from splice.validate import Failed, Proof, checks
 
 SMALL = ("--length", "512", "--shard-tokens", "8192", "--workers", "1")
 
@@ -31,7 +31,7 @@ def build(tree, tokenizer_file, tmp_path):
 
 
 def prove(output: Path) -> None:
-    for _, check in Proof(output).checks():
+    for _, check in checks(output):
         check()
 
 
@@ -224,6 +224,25 @@ def test_packs_of_one_seed_differ_from_another(build):
     assert PackedDataset(a)[0].doc_ids != PackedDataset(b)[0].doc_ids
 
 
+@pytest.mark.parametrize("known, said", [("topic", "that hold the unknown token passed over"), ("", "not checked: ")])
+def test_a_tokenizer_that_loses_text_is_no_fault_of_the_dataset(tmp_path, capsys, known, said):
+    """One of whole words, without bytes to fall back on: what is not in its vocabulary is [UNK], and its text is lost."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {"[UNK]": 0, "<s>": 1, "</s>": 2, **({known: 3} if known else {})}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "src").mkdir()
+    for i in range(40):
+        (tmp_path / "src" / f"{i}.txt").write_text(f"{known} " * (i + 1) + "stranger" * (not known or i % 2))
+    arguments = ["build", "src", "--output", "out", *SMALL, "--tokenizer", "tokenizer.json"]
+    assert run([str(tmp_path / a) if a in ("src", "out", "tokenizer.json") else a for a in arguments]) == 0
+    assert run(["validate", str(tmp_path / "out")]) == 0
+    assert said in capsys.readouterr().out
+
+
 class TestTampering:
     """`splice validate` fails when a file is changed, and says which."""
 
@@ -250,6 +269,11 @@ class TestTampering:
     def test_a_shard_too_many(self, copy, capsys):
         shutil.copy(min((copy / "data").iterdir()), copy / "data" / "train-extra.parquet")
         assert "train-extra.parquet is not in the manifest" in self.fails(copy, capsys)
+
+    def test_a_shard_too_few(self, copy, capsys):
+        shard = min((copy / "data").iterdir())
+        shard.unlink()
+        assert f"data/{shard.name} is missing" in self.fails(copy, capsys)
 
     def test_a_ledger_that_lies(self, copy, capsys):
         manifest = json.loads((copy / "manifest.json").read_text())

@@ -158,6 +158,22 @@ def test_a_link_put_in_the_place_of_a_file_is_not_followed(tmp_path):
     assert isinstance(record, Quarantined)
 
 
+def test_the_fingerprint_is_of_all_that_changes_what_is_read(tmp_path):
+    write(tmp_path, {"src/a/a.c": "a", "src/b.c": "b"})
+    prints = [fingerprint(plan_units([str(tmp_path / "src")], SETTINGS))]
+    assert fingerprint(plan_units([str(tmp_path / "src")], SETTINGS)) == prints[0]
+    for change in (
+        lambda: (tmp_path / "src/b.c").chmod(0o000),  # it cannot be read any more
+        lambda: (tmp_path / "src/.git").mkdir(),  # all of it is one repository now
+        lambda: (tmp_path / "src/a/a.c").write_text("longer"),
+        lambda: os.utime(tmp_path / "src/a/a.c", ns=(1, 1)),
+        lambda: (tmp_path / "src/a/a.c").rename(tmp_path / "src/a/z.c"),
+    ):
+        change()
+        prints.append(fingerprint(plan_units([str(tmp_path / "src")], SETTINGS)))
+    assert len(set(prints)) == len(prints)
+
+
 def test_fifos_and_sockets_are_never_opened(tmp_path):
     import socket
 
