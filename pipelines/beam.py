@@ -16,10 +16,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from splice.pipelines.processes import TaskProcesses
-
 from splice.errors import BuildFailed, SpliceError
 from splice.task import Task, failure_of, leave_reason, run_task
+
+from .processes import TaskProcesses
 
 
 def runner_options(given: Sequence[str], workers: int) -> list[str]:

@@ -53,10 +53,11 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
 
     Raises as the build would.
     """
-    from splice.pipelines.beam import runner_options
-    from splice.pipelines.build import check_tokenizer, source_settings
-
     from splice.sources import plan_units
+
+    from .beam import runner_options
+    from .build import check_tokenizer
+    from .stages import source_settings
 
     options = runner_options(beam_options, settings.worker_count)
     units = plan_units(settings.sources, source_settings(settings))

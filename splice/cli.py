@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from splice.errors import RESUME, BuildFailed, Interrupted, SpliceError
-from splice.settings import choices, fields, resolve
+from .errors import RESUME, BuildFailed, Interrupted, SpliceError
+from .settings import choices, fields, resolve
 
 app = typer.Typer(
     name="splice",
@@ -121,7 +121,7 @@ def validate(
     """Prove the ledger, the checksums and the invariants from the files; exit 1 says what fails."""
     from rich.console import Console
 
-    from splice.validate import show_validation
+    from .validate import show_validation
 
     if not show_validation(dataset, Console()):
         raise typer.Exit(1)
@@ -135,7 +135,7 @@ def inspect(
     """Show one example: its documents, parents, scores, token ranges and first lines of text."""
     from rich.console import Console
 
-    from splice.inspect import show_example
+    from .inspect import show_example
 
     show_example(dataset, example, Console())
 
@@ -145,7 +145,7 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
 ) -> None:
     if version:
-        from splice import __version__
+        from . import __version__
 
         typer.echo(f"splice {__version__}")
         raise typer.Exit

@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from splice.errors import SpliceError
-from splice.store import PackedDataset
+from .errors import SpliceError
+from .store import PackedDataset
 
 EXCERPT_TOKENS = 64
 
 
 def show_example(path: Path, index: int, console: Console) -> None:
     """Print the documents of example `index`: parents, scores, token ranges, first line of text."""
-    from splice.tokenizer import load_tokenizer
+    from .tokenizer import load_tokenizer
 
     dataset = PackedDataset(path)
     if not -len(dataset) <= index < len(dataset):

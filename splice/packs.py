@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from splice.errors import SpliceError
-from splice.shared import shared
+from .errors import SpliceError
+from .shared import shared
 
 
 @dataclass(frozen=True)

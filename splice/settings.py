@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from splice.errors import SpliceError
+from .errors import SpliceError
 
 # Part of every fingerprint: raised when a stage's files change their meaning, so that old ones are never reused.
 FORMAT = 1

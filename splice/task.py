@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from splice.errors import RESUME, BuildFailed, SpliceError
-from splice.files import read_json, write_json
+from .errors import RESUME, BuildFailed, SpliceError
+from .files import read_json, write_json
 
 Receipt = dict[str, Any]
 

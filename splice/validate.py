@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from splice.errors import SpliceError
-from splice.ledger import imbalances, make_ledger
-from splice.seeded import permutation
-from splice.store import PackedDataset
-from splice.store.manifest import read_manifest
-from splice.store.shards import Example, file_sha256, read_rows, schema
+from .errors import SpliceError
+from .ledger import imbalances, make_ledger
+from .seeded import permutation
+from .store import PackedDataset
+from .store.manifest import read_manifest
+from .store.shards import Example, file_sha256, read_rows, schema
 
 RETOKENISED_DOCUMENTS = 200
 MOST_NAMED = 3  # failures of one kind that are named; the rest are counted
@@ -218,7 +218,7 @@ class Proof:
 
     def tokens(self) -> str:
         """A sample of whole documents, decoded and tokenised by the reference tokenizer, gives the stored ids."""
-        from splice.tokenizer import load_tokenizer
+        from .tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(self.path / "tokenizer"), fast=False)
         if tokenizer.fingerprint != self.manifest["tokenizer"]["fingerprint"]:
@@ -357,7 +357,7 @@ class Proof:
 
     @cached_property
     def _plans(self) -> list[dict[str, np.ndarray]]:
-        from splice.stages.plan import read_plan
+        from .stages.plan import read_plan
 
         return [read_plan(self.path, number) for number in range(len(self.manifest["packs"]))]
 

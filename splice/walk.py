@@ -19,8 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from splice.graph import MaskedGraph
-from splice.seeded import permutation
+from .graph import MaskedGraph
+from .seeded import permutation
 
 ROOT = -1
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from splice.errors import SpliceError
-from splice.files import replacing
-from splice.packs import assign, open_table, parts_of
+from ..errors import SpliceError
+from ..files import replacing
+from ..packs import assign, open_table, parts_of
 
 PART_BYTES = 32 * 2**20
 SAMPLE_BYTES = 6 * 2**20  # on the C of Linux 8 MB saves another 0.25% of the tokens, and costs another second

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from splice.files import replacing
-from splice.packs import open_table, part_path
+from ..files import replacing
+from ..packs import open_table, part_path
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

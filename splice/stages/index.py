@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splice.files import replacing
-from splice.packs import open_pack
-from splice.shared import shared
+from ..files import replacing
+from ..packs import open_pack
+from ..shared import shared
 
 if TYPE_CHECKING:
-    from splice.bm25 import Bm25Index
+    from ..bm25 import Bm25Index
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
     keep: hold the index ready for the searches that follow in this process, which a lone pack has memory for.
     """
-    from splice.bm25 import Bm25Index, Bm25Settings
+    from ..bm25 import Bm25Index, Bm25Settings
 
     pack = open_pack(args["ingest"], args["pack"], args["parts"])
     index = Bm25Index.build(pack.texts, Bm25Settings(**args["bm25"]), max(threads, args["threads"]))
@@ -44,6 +44,6 @@ _kept: dict[tuple[str, int], Bm25Index] = {}
 @shared(maxsize=2)
 def saved_index(directory: str, pack: int) -> Bm25Index:
     """The index of a pack, mapped once a process; its derived parts are shared by all threads."""
-    from splice.bm25 import Bm25Index
+    from ..bm25 import Bm25Index
 
     return _kept.get((directory, pack)) or Bm25Index.load(index_path(Path(directory), pack))

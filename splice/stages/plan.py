@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from splice.files import replacing
-from splice.graph import MaskedGraph, Retriever
-from splice.packs import Pack, open_pack
-from splice.seeded import permutation
-from splice.shared import shared
-from splice.stages.index import saved_index
-from splice.stages.search import read_graph
-from splice.walk import WalkSettings, walk
+from ..files import replacing
+from ..graph import MaskedGraph, Retriever
+from ..packs import Pack, open_pack
+from ..seeded import permutation
+from ..shared import shared
+from ..walk import WalkSettings, walk
+from .index import saved_index
+from .search import read_graph
 
 CONTROL_PAIRS = 2000
 

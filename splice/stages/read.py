@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from splice.errors import SpliceError
-from splice.files import replacing
+from ..errors import SpliceError
+from ..files import replacing
 
 BATCH_BYTES = 16 * 2**20
 
@@ -21,8 +21,8 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """
     import xxhash
 
-    from splice.filters import check
-    from splice.sources import Document, Rejected, SourceSettings, Unit, read_unit
+    from ..filters import check
+    from ..sources import Document, Rejected, SourceSettings, Unit, read_unit
 
     unit = Unit.from_json((directory / "units" / f"{args['number']:05d}.json").read_text(encoding="utf-8"))
     settings = SourceSettings(**{**args["settings"], "glob": tuple(args["settings"]["glob"])})

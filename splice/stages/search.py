@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from splice.files import replacing
-from splice.stages.index import saved_index
+from ..files import replacing
+from .index import saved_index
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from splice.files import replacing
-from splice.packs import binary_arrays, open_batch, part_path, tokens_path
-from splice.stages.tokenizer import saved_tokenizer
+from ..files import replacing
+from ..packs import binary_arrays, open_batch, part_path, tokens_path
+from .tokenizer import saved_tokenizer
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

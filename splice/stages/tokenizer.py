@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splice.files import read_json
-from splice.packs import open_table
-from splice.shared import shared
-from splice.task import Task
+from ..files import read_json
+from ..packs import open_table
+from ..shared import shared
+from ..task import Task
 
 if TYPE_CHECKING:
-    from splice.tokenizer import Tokenizer
+    from ..tokenizer import Tokenizer
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
     The receipt names the ids of the special tokens, the backend that runs, and why.
     """
-    from splice.tokenizer import load_tokenizer, train_tokenizer
+    from ..tokenizer import load_tokenizer, train_tokenizer
 
     sample = _sample(args["ingest"])
     spec = args["tokenizer"]
@@ -56,7 +56,7 @@ def receipt_path(directory: Path) -> Path:
 @shared(maxsize=2)
 def saved_tokenizer(directory: str, ingest: str) -> Tokenizer:
     """The tokenizer that `run` saved, on the backend its proof chose; another process makes the same proof again."""
-    from splice.tokenizer import load_tokenizer
+    from ..tokenizer import load_tokenizer
 
     fast = read_json(receipt_path(Path(directory)))["backend"] == "gigatoken"
     sample = _sample(ingest) if fast else []

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from splice.files import replacing
-from splice.packs import Pack, open_pack
-from splice.seeded import permutation
-from splice.shared import shared
-from splice.stages.plan import saved_plan
-from splice.store.shards import Example, file_sha256, write_shard
+from ..files import replacing
+from ..packs import Pack, open_pack
+from ..seeded import permutation
+from ..shared import shared
+from ..store.shards import Example, file_sha256, write_shard
+from .plan import saved_plan
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:

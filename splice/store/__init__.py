@@ -1,5 +1,5 @@
 """The dataset on disk: sharded Parquet with a manifest, and the reader that trainers use."""
 
-from splice.store.dataset import Batch, PackedDataset
+from .dataset import Batch, PackedDataset
 
 __all__ = ["Batch", "PackedDataset"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from splice.errors import SpliceError
-from splice.seeded import permutation
-from splice.store.manifest import read_manifest
-from splice.store.shards import Example, read_rows
+from ..errors import SpliceError
+from ..seeded import permutation
+from .manifest import read_manifest
+from .shards import Example, read_rows
 
 CACHED_ROW_GROUPS = 4
 TRAINING = ("input_ids", "doc_offsets", "padding")  # all a trainer reads: half the time of the whole row group

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from splice.errors import SpliceError
-from splice.files import read_json
+from ..errors import SpliceError
+from ..files import read_json
 
 MANIFEST = "manifest.json"
 

@@ -480,7 +480,6 @@ def test_a_tree_with_a_loop_a_fifo_and_links(build, source, tmp_path):
 
 def test_a_fifo_that_takes_the_place_of_a_file(build, source, tmp_path, monkeypatch):
     from splice.pipelines import build as pipeline
-
     from splice.sources import plan_units as plan
 
     def swap(*arguments: object):

@@ -224,7 +224,9 @@ def test_packs_of_one_seed_differ_from_another(build):
     assert PackedDataset(a)[0].doc_ids != PackedDataset(b)[0].doc_ids
 
 
-@pytest.mark.parametrize("known, said", [("topic", "that hold the unknown token passed over"), ("", "not checked: ")])
+@pytest.mark.parametrize(
+    ("known", "said"), [("topic", "that hold the unknown token passed over"), ("", "not checked: ")]
+)
 def test_a_tokenizer_that_loses_text_is_no_fault_of_the_dataset(tmp_path, capsys, known, said):
     """One of whole words, without bytes to fall back on: what is not in its vocabulary is [UNK], and its text is lost."""
     from tokenizers import Tokenizer, models, pre_tokenizers

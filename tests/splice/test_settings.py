@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from splice.pipelines.build import stage_directories
 
 from splice.cli import run
 from splice.errors import SpliceError
+from splice.pipelines.build import stage_directories
 from splice.settings import BuildSettings, fields, resolve
 
 # Stage -> what is made anew with it.

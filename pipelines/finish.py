@@ -1,0 +1,115 @@
+"""The end of a build: what a dataset keeps of the work directory, the balanced ledger and the manifest."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from splice import __version__
+from splice.errors import BuildFailed
+from splice.files import link_or_copy, replacing, write_json
+from splice.ledger import imbalances, make_ledger
+from splice.store.manifest import MANIFEST
+from splice.task import Receipt
+
+from .run import Run
+from .stages import Ingested, Tokens
+
+
+def finish(
+    run: Run,
+    ingested: Ingested,
+    tokens: Tokens,
+    plans: list[Receipt],
+    shards: list[Receipt],
+    directories: dict[str, Path],
+    output: Path,
+    started: tuple[float, float],
+) -> dict[str, Any]:
+    """Gather plan, graph, documents, tokenizer and quarantine beside the shards, balance the ledger, write the manifest."""
+    s = run.settings
+    ledger = make_ledger(s.length, ingested.read, _refused(ingested.directory), tokens.parts, plans, shards)
+    wrong = imbalances(ledger)
+    if wrong:
+        raise BuildFailed("the ledger does not balance, which is a fault of splice: " + "; ".join(wrong))
+    _keep(directories["walk"] / "plan", output / "plan")
+    _keep(directories["link"] / "graph", output / "graph")
+    _keep(tokens.directory / "documents", output / "documents")
+    _keep(tokens.directory / "tokenizer", output / "tokenizer")
+    link_or_copy(ingested.directory / "assign" / "refused.parquet", output / "documents" / "refused.parquet")
+    _gather_quarantine(ingested.directory / "read", output / "quarantine.jsonl")
+    steps, control = (sum(p[name] for p in plans) for name in ("steps", "control_pairs"))
+    manifest = {
+        "splice": __version__,
+        "build": directories["write"].name,
+        "settings": {**s.model_dump(mode="json", exclude={"output", "work", "workers"})},
+        "versions": _versions(),
+        "input_hash": ingested.assigned["hash"],
+        "tokenizer": tokens.tokenizer,
+        "join": {
+            "bos_id": tokens.bos_id,
+            "eos_id": tokens.eos_id,
+        },
+        "packs": [
+            {"documents": n, "parts": parts, "examples": p["examples"]}
+            for n, parts, p in zip(ingested.documents, ingested.parts, plans, strict=True)
+        ],
+        "scores": {
+            "steps": steps,
+            "mean_step": sum(p["step_score_sum"] for p in plans) / steps if steps else None,
+            "control_pairs": control,
+            "mean_control": sum(p["control_score_sum"] for p in plans) / control if control else None,
+            "fallbacks": sum(p["fallbacks"] for p in plans),
+            "renewed": sum(p["renewed"] for p in plans),
+        },
+        "ledger": ledger,
+        "shards": [{name: shard[name] for name in ("file", "examples", "bytes", "sha256")} for shard in shards],
+        "run": {
+            "workers": s.worker_count,
+            "wall_seconds": round(time.monotonic() - started[0], 3),
+            "cpu_seconds": round(run.cpu_seconds() - started[1], 3),
+            "peak_rss_bytes": _peak_rss_bytes(),
+            "stages": {name: asdict(times) for name, times in run.stages.items()},
+        },
+    }
+    write_json(output / MANIFEST, manifest, sync=True)
+    shutil.rmtree(output / ".write", ignore_errors=True)
+    return manifest
+
+
+def _refused(directory: Path) -> Counter[tuple[str, str]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(directory / "assign" / "refused.parquet", columns=["source", "reason"])
+    return Counter(zip(table.column("source").to_pylist(), table.column("reason").to_pylist(), strict=True))
+
+
+def _keep(source: Path, target: Path) -> None:
+    """Link every file of `source` into `target`, which then holds these and nothing else."""
+    names = {path.name for path in source.iterdir()} if source.is_dir() else set()
+    for stale in target.iterdir() if target.is_dir() else ():
+        if stale.name not in names and stale.name != "refused.parquet":
+            stale.unlink()
+    for name in sorted(names):
+        link_or_copy(source / name, target / name)
+
+
+def _gather_quarantine(directory: Path, target: Path) -> None:
+    with replacing(target) as temporary, open(temporary, "wb") as out:
+        for path in sorted(directory.glob("*.quarantine.jsonl")):
+            out.write(path.read_bytes())
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("apache-beam", "gigatoken", "numba", "numpy", "pyarrow", "tokenizers")}
+
+
+def _peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
