@@ -12,6 +12,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,9 +109,28 @@ def _timed(function: Callable[..., T], *args: Any) -> tuple[T, float]:
     return function(*args), time.process_time() - before
 
 
+class _NoPandas:
+    """Answers an import of pandas as where it is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _keep_pandas_out() -> None:
+    """Let pyarrow look for pandas now and find none: it would import it, 0.3 s, to ask of a list whether it is a Series."""
+    import pyarrow as pa
+
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    pa.array([0])
+    sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
+
+
 def _die_with(driver: int) -> None:
     """A worker ends when the driver does, however that died; Ctrl-C is the driver's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_pandas_out()
 
     def watch() -> None:
         while os.getppid() == driver:
