@@ -35,7 +35,7 @@ from .finish import finish
 from .lock import locked
 from .processes import TaskProcesses
 from .run import Run, StageTime, cpu_seconds
-from .stages import ingest, plan, source_settings, tokenise_and_link, write
+from .stages import check_retriever, ingest, plan, source_settings, tokenise_and_link, write
 
 
 def build(settings: BuildSettings, options: list[str], console: Console, processes: TaskProcesses) -> dict[str, Any]:
@@ -50,6 +50,13 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
     load_beam()
     units, inputs = listing()
+    check_retriever(settings, units)
+    contamination = None
+    if settings.decontaminate:
+        from splice.contamination import Contamination
+
+        contamination = Contamination.of_files(settings.decontaminate, settings.ngram_words)
+        inputs += contamination.fingerprint
     directories = stage_directories(settings, inputs, work)
     check_tokenizer(settings, directories["tokens"])
     check_writable(output, "--output")
@@ -74,7 +81,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         if settings.worker_count > 1:  # half a second of imports, while processes read and this one waits
             threading.Thread(target=import_engines, args=(settings,), daemon=True).start()
         try:
-            ingested = ingest(run, units, directories["ingest"])
+            ingested = ingest(run, units, contamination, directories["ingest"])
             tokens, starts = tokenise_and_link(run, ingested, directories)
         except SpliceError as refusal:
             if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():

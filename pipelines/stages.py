@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from splice.errors import SpliceError
 from splice.files import replacing
@@ -13,6 +15,9 @@ from splice.sources import SourceSettings, Unit
 from splice.task import Receipt, Task
 
 from .run import Run, Stage
+
+if TYPE_CHECKING:
+    from splice.contamination import Contamination
 
 SEARCH_BLOCK = 1024  # documents of one search task
 TOKENISED_BYTES = 40_000  # take about as long as one search in a pack of 50,000 documents
@@ -45,20 +50,31 @@ class Tokens:
     eos_id: int | None
 
 
-def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
+def ingest(run: Run, units: list[Unit], contamination: Contamination | None, directory: Path) -> Ingested:
     """Read, filter and deduplicate the sources, and gather the documents of each pack."""
     s = run.settings
+    ngrams = directory / "contamination.npz"
+    if contamination is not None and not ngrams.exists():
+        with replacing(ngrams) as temporary:
+            contamination.save(temporary)
     for number, unit in enumerate(units):  # thousands of file names each: too much to travel in a descriptor
         path = directory / "units" / f"{number:05d}.json"
         if not path.exists():
             with replacing(path) as temporary:
                 temporary.write_text(unit.to_json(), encoding="utf-8")
-    args = {"settings": asdict(source_settings(s)), "strict": s.strict}
+    args = {
+        "settings": asdict(source_settings(s)),
+        "strict": s.strict,
+        "shingle_words": s.shingle_words if s.dedup == "near" else None,
+        "contamination": contamination and str(ngrams),
+    }
     reads = [Task("read", f"{n:05d}", str(directory), {**args, "number": n}) for n in range(len(units))]
     read = run.stage("read", reads, [unit.bytes for unit in units])
+    for lacking in check_provenance(s, read):
+        run.console.print(f"{lacking}: they are together as one group", highlight=False, markup=False)
     assign_args = {
         "units": [[receipt["source"], receipt["kept"]] for receipt in read],
-        **{name: getattr(s, name) for name in ("dedup", "pack_documents", "max_repo_bytes")},
+        **{name: getattr(s, name) for name in ("dedup", "near_threshold", "pack_documents", "max_repo_bytes")},
     }
     assigned = run.stage("assign", [Task("assign", "all", str(directory), assign_args)], [1])[0]
     sources = [unit.source for unit in units]
@@ -73,10 +89,66 @@ def ingest(run: Run, units: list[Unit], directory: Path) -> Ingested:
         for p, n, a, b, _ in cuts
     ]
     run.stage("gather", tasks, [size for *_, size in cuts])
-    for leftover in (directory / "read").glob("*.arrow"):  # every document is in a pack or in refused.parquet
-        leftover.unlink()
+    for kind in ("*.arrow", "*.minhash.npy"):  # every document is in a pack or in refused.parquet
+        for leftover in (directory / "read").glob(kind):
+            leftover.unlink()
     sizes = [[size for *_, size in parts] for parts in assigned["packs"]]
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
+
+
+def needed_provenance(s: BuildSettings) -> str | None:
+    """What the retriever goes by, that a document may lack: "repo", "path" or "domain"."""
+    if s.retriever == "repo":
+        return "path"
+    if s.retriever == "domain":
+        return {"repo": "repo", "extension": "path"}.get(s.domain_field, "domain")
+    return None
+
+
+def check_retriever(s: BuildSettings, units: list[Unit]) -> None:
+    """Raise SpliceError, before any work, for a source none of whose documents can have what the retriever goes by."""
+    need = needed_provenance(s)
+    rows = {"repo": s.repo_field, "path": s.path_field, "domain": s.row_domain}
+    for unit in units:
+        has = need is None or (need != "domain" if unit.kind == "tree" else rows[need] is not None)
+        if not has:
+            what = (
+                "files, and files have no fields"
+                if unit.kind == "tree"
+                else f"rows, of which no field is named as the {need}"
+            )
+            raise SpliceError(f"source {unit.source}: its documents are {what}; {_remedy(s, need)}")
+
+
+def check_provenance(s: BuildSettings, read: list[Receipt]) -> list[str]:
+    """A sentence for each source some of whose documents lack what the retriever goes by.
+
+    Raises SpliceError for a source where more than half do.
+    """
+    need = needed_provenance(s)
+    kept: Counter[str] = Counter()
+    without: Counter[str] = Counter()
+    for receipt in read:
+        kept[receipt["source"]] += receipt["kept"]
+        without[receipt["source"]] += receipt["without"][need] if need else 0
+    lacking = {
+        source: f"source {source}: {without[source]:,} of its {total:,} documents have no {_named(s, need)}"
+        for source, total in kept.items()
+        if without[source]
+    }
+    for source, said in lacking.items():
+        if 2 * without[source] > kept[source]:
+            raise SpliceError(f"{said}; {_remedy(s, need)}")
+    return list(lacking.values())
+
+
+def _named(s: BuildSettings, need: str | None) -> str:
+    return f'field "{s.row_domain}"' if need == "domain" else {"repo": "repository"}.get(need or "", "path")
+
+
+def _remedy(s: BuildSettings, need: str | None) -> str:
+    option = {"repo": "--repo-field", "path": "--path-field"}.get(need or "", "--domain-field")
+    return f"--retriever {s.retriever} goes by it: name another field with {option}, or choose another retriever"
 
 
 def tokenise_and_link(
@@ -90,7 +162,7 @@ def tokenise_and_link(
     directory = directories["tokens"]
     stages = [tokenizer_stage(s, ingested, directory), tokenise_stage(s, ingested, directory)]
     starts = None
-    if s.retriever != "random":
+    if s.has_link:
         starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents]
         # Between the two, so that the workers search until there is a tokenizer.
         stages.insert(1, index_stage(s, ingested, directories["link"]))
@@ -154,13 +226,16 @@ def plan(
 ) -> list[Receipt]:
     """Walk every pack's graph."""
     s = run.settings
-    walk = {name: getattr(s, name) for name in ("k", "length", "order", "exhausted", "tail", "seed")}
+    names = ("k", "length", "order", "exhausted", "tail", "seed", "noise", "max_uses")
+    walk = {name: getattr(s, name) for name in names}
     shared = {
         "ingest": str(ingested.directory),
         "link": None if starts is None else str(directories["link"]),
         "tokens": str(tokens.directory),
         "before": int(tokens.bos_id is not None),
         "after": int(tokens.eos_id is not None),
+        "retriever": s.retriever,
+        "domain": s.domain_field if s.row_domain is None else "field",
         "walk": walk,
     }
     tasks = [
@@ -215,7 +290,8 @@ def write(
 def source_settings(settings: BuildSettings) -> SourceSettings:
     """What of the settings the sources and filters need."""
     names = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
-    return SourceSettings(glob=tuple(settings.glob), **{name: getattr(settings, name) for name in names})
+    values = {name: getattr(settings, name) for name in names}
+    return SourceSettings(glob=tuple(settings.glob), domain_field=settings.row_domain, **values)
 
 
 def _separator(which: str, settings: BuildSettings, tokenizer: Receipt) -> int | None:

@@ -44,6 +44,7 @@ def headline(manifest: dict[str, Any]) -> Table:
         ("  packed", f"{total(ledger, 'packed'):,}"),
         ("  filtered", f"{filtered:,}"),
         ("  duplicates", f"{total(ledger, 'duplicate'):,}"),
+        ("  near-duplicates", f"{total(ledger, 'near_duplicate'):,}"),
         ("  left out, too long", f"{total(ledger, 'left_out'):,}"),
         ("  quarantined", f"{total(ledger, 'quarantined'):,}"),
         ("tokens in", f"{tokens_in:,}"),
@@ -51,6 +52,9 @@ def headline(manifest: dict[str, Any]) -> Table:
         ("examples", f"{ledger['examples']:,} of {manifest['settings']['length']:,} tokens"),
         ("fill", f"{fill:.2%}"),
     ]
+    reuses = total(ledger, "reuses")
+    if reuses:
+        rows.append(("documents used again", f"{reuses:,} times, {total(ledger, 'reused_tokens'):,} tokens"))
     scores = manifest["scores"]
     if scores["mean_step"] is not None:
         rows.append(("mean score of a step", f"{scores['mean_step']:.1f}"))

@@ -8,7 +8,7 @@ which keeps both the number and the cost of such questions small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -60,7 +60,7 @@ class MaskedGraph:
         self.n, self.m = neighbours.shape
         self._neighbours = neighbours
         self._scores = scores
-        self._index = index
+        self._index = self._whole_index = index
         self._members: np.ndarray | None = None  # pack numbers of the index's documents once it was cut down
         self._place = np.empty(0, np.int64)  # pack number -> number in the cut index
         self._threads = threads
@@ -82,6 +82,17 @@ class MaskedGraph:
         self._unused_bytes[document] = 0
         self.n_unused -= 1
 
+    def release(self, document: int) -> None:
+        """Let a used document be retrieved again."""
+        self._unused_bytes[document] = 1
+        self.n_unused += 1
+
+    def pair_score(self, query: int, document: int) -> float:
+        """The score of a document that was not retrieved; NaN where there is no index to ask."""
+        if self._whole_index is None:
+            return float("nan")
+        return float(self._whole_index.pair_scores(np.array([query]), np.array([document]))[0])
+
     def withdraw(self, documents: np.ndarray) -> None:
         """Mask documents that may never be used (longer than an example that must hold them whole)."""
         self._unused[documents] = False
@@ -99,16 +110,17 @@ class MaskedGraph:
         complete = listed[-1] < 0 or self.m >= self.n - 1  # a document is not its own neighbour
         return found if complete or self._index is None else self._ask_index(document, k, fits)
 
-    def compact(self, pending: Iterable[int], k: int) -> None:
+    def compact(self, pending: Callable[[], Iterable[int]], k: int) -> None:
         """Where half of the documents are used since the last time, cut the index and renew the lists that are worn out.
 
-        pending: used documents that are still to be queries (the walk's queue); k: how many each is to be asked for.
+        pending: gives the used documents that are still to be queries (the walk's queue) or to be released; k: how many
+        each is to be asked for.
         """
         if self._index is None or self.n_unused > self._compact_at or self.n_unused < self._smallest_index:
             return
         self._compact_at = self.n_unused // 2
         left = self._unused[:-1].copy()
-        left[np.fromiter(pending, np.int64)] = True
+        left[np.fromiter(pending(), np.int64)] = True
         members = np.flatnonzero(left)
         inner = members if self._members is None else self._place[members]
         self._index = self._index.subset(inner)

@@ -1,7 +1,7 @@
 """The ledger: where every document and every token went, by source; it balances, or the build fails.
 
-    documents in = packed + left out + filtered (by reason) + duplicate + quarantined
-    tokens in    = written + trimmed + left out            (the documents' own tokens, without separators)
+    documents in = packed + left out + filtered (by reason) + duplicate + near_duplicate + quarantined
+    tokens in + reused = written + trimmed + left out      (the documents' own tokens, without separators)
     examples * L = written + separators + padding
 
 Each figure is counted by the stage that decides it, so a balance is evidence, not arithmetic.
@@ -29,8 +29,9 @@ def make_ledger(
 
     def of(source: str) -> dict[str, Any]:
         empty = {
-            "documents_in": 0, "packed": 0, "left_out": 0, "duplicate": 0, "quarantined": 0, "filtered": {},
+            "documents_in": 0, "packed": 0, "left_out": 0, "duplicate": 0, "near_duplicate": 0, "quarantined": 0, "filtered": {},
             "tokens_in": 0, "written": 0, "trimmed": 0, "left_out_tokens": 0, "separators": 0, "split_documents": 0,
+            "reuses": 0, "reused_tokens": 0,
         }  # fmt: skip
         return sources.setdefault(source, empty)
 
@@ -39,8 +40,8 @@ def make_ledger(
         entry["documents_in"] += receipt["documents"]
         entry["quarantined"] += receipt["quarantined"]
     for (source, reason), count in sorted(refused.items()):
-        if reason == "duplicate":
-            of(source)["duplicate"] += count
+        if reason in ("duplicate", "near_duplicate"):
+            of(source)[reason] += count
         else:
             of(source)["filtered"][reason] = count
     for source, counts in _by_source(tokenised):
@@ -51,7 +52,8 @@ def make_ledger(
         of(source)["left_out"] += counts["left_out_documents"]
         of(source)["left_out_tokens"] += counts["left_out_tokens"]
         of(source)["trimmed"] += counts["trimmed_tokens"]
-        of(source)["split_documents"] += counts["split_documents"]
+        for name in ("split_documents", "reuses", "reused_tokens"):
+            of(source)[name] += counts[name]
     shards = list(shards)
     for source, counts in _by_source(shards):
         of(source)["written"] += counts["written_tokens"]
@@ -69,12 +71,14 @@ def imbalances(ledger: dict[str, Any]) -> list[str]:
     """What does not add up, a sentence each; empty when the ledger balances."""
     wrong = []
     for name, s in ledger["sources"].items():
-        out = s["packed"] + s["left_out"] + s["duplicate"] + s["quarantined"] + sum(s["filtered"].values())
+        fates = ("packed", "left_out", "duplicate", "near_duplicate", "quarantined")
+        out = sum(s[fate] for fate in fates) + sum(s["filtered"].values())
         if out != s["documents_in"]:
             wrong.append(f"source {name}: {s['documents_in']} documents in, {out} accounted for")
         spent = s["written"] + s["trimmed"] + s["left_out_tokens"]
-        if spent != s["tokens_in"]:
-            wrong.append(f"source {name}: {s['tokens_in']} tokens in, {spent} accounted for")
+        if spent != s["tokens_in"] + s["reused_tokens"]:
+            again = f" and {s['reused_tokens']} used again" if s["reused_tokens"] else ""
+            wrong.append(f"source {name}: {s['tokens_in']} tokens in{again}, {spent} accounted for")
     held = sum(s["written"] + s["separators"] for s in ledger["sources"].values()) + ledger["padding"]
     if held != ledger["tokens"]:
         wrong.append(f"examples hold {ledger['tokens']} tokens, but {held} were written with separators and padding")

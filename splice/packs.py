@@ -25,7 +25,7 @@ class Pack:
     """One pack, memory-mapped. N documents."""
 
     number: int
-    parts: tuple[Any, ...]  # pyarrow.RecordBatch, one a file: id, source, repo, path, text
+    parts: tuple[Any, ...]  # pyarrow.RecordBatch, one a file: id, source, repo, path, domain, text
     tokens: tuple[Any, ...]  # the same parts' tokens; empty where the pack was opened without
     first: np.ndarray  # int64 [parts + 1]: number of each part's first document
 
@@ -50,7 +50,7 @@ class Pack:
         return [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
 
     def strings(self, column: str) -> list[str | None]:
-        """A column of the documents' provenance: "id", "source", "repo" or "path"."""
+        """A column of the documents' provenance: "id", "source", "repo", "path" or "domain"."""
         return [value for part in self.parts for value in part.column(column).to_pylist()]
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .errors import SpliceError
 
 # Part of every fingerprint: raised when a stage's files change their meaning, so that old ones are never reused.
-FORMAT = 1
+FORMAT = 2
 
 Stage = Literal["ingest", "tokens", "link", "walk", "write", "run"]
 
@@ -43,8 +43,17 @@ class BuildSettings(BaseModel):
     )
     workers: int = setting(0, "tasks at a time; 0: one per core", "run", "Where", ge=0, le=1024)
 
-    retriever: Literal["bm25", "random"] = setting(
-        "bm25", "how neighbours are found; random: the baseline", "link", "Method"
+    retriever: Literal["bm25", "repo", "domain", "random"] = setting(
+        "bm25",
+        "how neighbours are found: bm25; the directory tree (repo); at random within a domain; at random (the baseline)",
+        "link",
+        "Method",
+    )
+    domain_field: str = setting(
+        "repo",
+        "what a domain is: repo, extension (of the path), or the field of a row that names it",
+        "ingest",
+        "Method",
     )
     k: int = setting(1, "breadth of the walk: documents retrieved at each step", "walk", "Method", ge=1, le=1024)
     length: int = setting(32768, "tokens of one example (L)", "walk", "Method", ge=16, le=2**24)
@@ -60,6 +69,10 @@ class BuildSettings(BaseModel):
     join: Literal["bos_eos", "bos", "eos", "none"] = setting(
         "bos_eos", "special tokens written around each document", "walk", "Method"
     )
+    noise: float = setting(
+        0.0, "share of the retrieved documents that random ones take the place of", "walk", "Method", ge=0, le=1
+    )
+    max_uses: int = setting(1, "examples that one document may be in", "walk", "Method", ge=1, le=1024)
     seed: int = setting(0, "roots, shuffles and the order of examples", "walk", "Method", ge=0, lt=2**63)
 
     glob: list[str] = setting(list, "take only files whose name or path matches (repeatable)", "ingest", "Sources")
@@ -70,7 +83,17 @@ class BuildSettings(BaseModel):
     min_chars: int = setting(1, "shorter documents are filtered out", "ingest", "Filters", ge=0)
     max_chars: int = setting(30_000, "longer documents are filtered out", "ingest", "Filters", ge=1)
     max_line_bytes: int = setting(64 * 2**20, "longer JSONL lines are quarantined", "ingest", "Filters", ge=1024)
-    dedup: Literal["exact", "none"] = setting("exact", "drop documents with the same bytes", "ingest", "Filters")
+    dedup: Literal["exact", "near", "none"] = setting(
+        "exact", "drop documents with the same bytes; near: also those with almost the same words", "ingest", "Filters"
+    )
+    near_threshold: float = setting(
+        0.8, "near-duplicates share this much of their shingles (Jaccard, by MinHash)", "ingest", "Filters", gt=0, le=1
+    )
+    shingle_words: int = setting(5, "words of a shingle", "ingest", "Filters", ge=1, le=100)
+    decontaminate: list[str] = setting(
+        list, "drop documents that share an n-gram with this evaluation file (repeatable)", "ingest", "Filters"
+    )
+    ngram_words: int = setting(13, "words of such an n-gram", "ingest", "Filters", ge=1, le=1000)
     strict: bool = setting(False, "stop at the first bad line or file instead of quarantining it", "ingest", "Filters")
 
     tokenizer: str | None = setting(
@@ -100,7 +123,21 @@ class BuildSettings(BaseModel):
             raise ValueError(f"min_chars ({self.min_chars}) is larger than max_chars ({self.max_chars})")
         if self.shard_tokens < self.length:
             raise ValueError(f"shard_tokens ({self.shard_tokens}) is smaller than one example (length {self.length})")
+        if self.max_uses > 1 and self.tail == "carry":
+            raise ValueError(
+                "max_uses above 1 does not go with tail carry: a carried piece is of one use; choose another tail"
+            )
         return self
+
+    @property
+    def row_domain(self) -> str | None:
+        """The field of a row that names its domain, or None where the domain is the repository or the extension."""
+        return None if self.domain_field in ("repo", "extension") else self.domain_field
+
+    @property
+    def has_link(self) -> bool:
+        """Whether neighbours are searched for beforehand; the other retrievers know them without."""
+        return self.retriever == "bm25"
 
     def of_stage(self, *stages: Stage) -> dict[str, Any]:
         """The settings that first matter to one of `stages`, as JSON values."""
@@ -114,9 +151,18 @@ class BuildSettings(BaseModel):
         """
         values = self.of_stage(stage)
         if stage == "ingest":
-            values.pop("sources")  # their listing is in `inputs`
-        if stage == "link" and self.retriever == "random":
-            values = {"retriever": "random"}
+            for name in ("sources", "decontaminate"):
+                values.pop(name)  # what is in them is in `inputs`
+            if self.dedup != "near":
+                values["near_threshold"] = values["shingle_words"] = None
+            if not self.decontaminate:
+                values["ngram_words"] = None
+        if stage == "ingest":
+            values["domain_field"] = self.row_domain
+        if stage == "link" and not self.has_link:
+            values = {"retriever": self.retriever}
+        if stage == "walk" and self.retriever == "domain":
+            values["domain_field"] = self.domain_field
         text = json.dumps({"format": FORMAT, "stage": stage, "settings": values, "inputs": inputs}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -179,8 +225,9 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     values = {str(name).replace("-", "_"): value for name, value in values.items()}
     if isinstance(values.get("sources"), str):
         values["sources"] = [values["sources"]]
-    if isinstance(values.get("glob"), str):
-        values["glob"] = [values["glob"]]
+    for name in ("glob", "decontaminate"):
+        if isinstance(values.get(name), str):
+            values[name] = [values[name]]
     return values
 
 

@@ -128,19 +128,25 @@ class Proof:
     def plan(self) -> str:
         """Every document is in the plan at most once, its pieces follow each other, none reaches past its end."""
         problems = Problems()
-        documents = segments = 0
+        documents = reuses = segments = 0
         for number in range(len(self.manifest["packs"])):
             plan, table = self._plans[number], self._documents[number]
             document, begin, end = plan["document"], plan["begin"], plan["end"]
             sequence = table["tokens"] + self._separators_of_a_document
             order = np.lexsort((begin, plan["example"], document))
             d, b, e = document[order], begin[order], end[order]
-            new = np.ones(len(d), bool)
-            new[1:] = d[1:] != d[:-1]
+            new = np.ones(len(d), bool)  # where a use of a document begins
+            new[1:] = (d[1:] != d[:-1]) | (b[1:] == 0)
             if (b[new] != 0).any() or (b[~new] != e[:-1][~new[1:]]).any() or (e < b).any() or (e > sequence[d]).any():
                 problems.add(f"pack {number}: pieces of a document overlap, leave a gap or reach past its end")
+            uses = np.bincount(d[new], minlength=len(sequence))
+            most = self.manifest["settings"]["max_uses"]
+            if (uses > most).any():
+                problems.add(
+                    f"pack {number}: document {np.flatnonzero(uses > most)[0]} is used more than {_times(most)}"
+                )
             if self.manifest["settings"]["tail"] != "carry" and not new.all():
-                problems.add(f"pack {number}: document {d[~new][0]} is used more than once")
+                problems.add(f"pack {number}: document {d[~new][0]} is in pieces, which only tail=carry makes")
             missing = np.ones(len(sequence), bool)
             missing[d] = False
             may_miss = sequence > self.length if self.manifest["settings"]["tail"] == "whole" else sequence == 0
@@ -154,10 +160,12 @@ class Proof:
                 problems.add(f"pack {number}: the end of a document is lost, which tail=carry never does")
             if self.manifest["settings"]["tail"] == "whole" and (e != sequence[d]).any():
                 problems.add(f"pack {number}: a document is cut, which tail=whole never does")
-            documents += int(new.sum())
+            documents += int((uses > 0).sum())
+            reuses += int(np.maximum(uses - 1, 0).sum())
             segments += len(d)
         problems.stop()
-        return f"{documents:,} documents, each used once, in {segments:,} segments"
+        each = f"{reuses:,} of them again" if reuses else "each used once"
+        return f"{documents:,} documents, {each}, in {segments:,} segments"
 
     def ledger(self) -> str:
         """The ledger, counted again from the files, balances and is the manifest's."""
@@ -173,16 +181,18 @@ class Proof:
             written = self._written_tokens(number)
             for source in np.unique(sources):
                 mine = sources == source
-                planned = np.zeros(len(mine), bool)
-                planned[plan["document"]] = True
                 pieces = np.bincount(plan["document"], minlength=len(mine))
+                uses = np.bincount(plan["document"][plan["begin"] == 0], minlength=len(mine))
+                planned, again = pieces > 0, np.maximum(uses - 1, 0)
                 n = table["tokens"]
                 counts = {"documents": int(mine.sum()), "tokens": int(n[mine].sum())}
                 fates = {
                     "left_out_documents": int((mine & ~planned).sum()),
                     "left_out_tokens": int(n[mine & ~planned].sum()),
-                    "trimmed_tokens": int((n - written)[mine & planned].sum()),
-                    "split_documents": int((pieces > 1)[mine].sum()),
+                    "trimmed_tokens": int((n * uses - written)[mine].sum()),
+                    "split_documents": int((pieces > uses)[mine].sum()),
+                    "reuses": int(again[mine].sum()),
+                    "reused_tokens": int((n * again)[mine].sum()),
                 }
                 kept[str(source)] += counts["documents"]
                 tokenised.append({"by_source": {str(source): counts}})
@@ -396,6 +406,10 @@ class Proof:
     @property
     def _pad(self) -> int:
         return self.manifest["tokenizer"]["pad_id"]
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
 
 
 class Problems:

@@ -7,8 +7,10 @@
     return TRIM(ORDER(C), L)
 
 Two places where the paper leaves a choice are named policies: a tree that dies before L tokens (`exhausted`) and what
-TRIM cuts off (`tail`). Lengths count the separators around a document, so a document of n tokens joined by BOS and EOS
-is a sequence of n + 2; ranges below are in that sequence.
+TRIM cuts off (`tail`). Two settings depart from it: a share `noise` of the retrieved documents is replaced by random
+ones (the paper's study of how much relevance matters), and with `max_uses` above 1 a document stays in D for other
+examples until it was used so often; the walk still ends when every document was used. Lengths count the separators
+around a document, so a document of n tokens joined by BOS and EOS is a sequence of n + 2; ranges are in that sequence.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from typing import Literal
 import numpy as np
 
 from .graph import MaskedGraph
-from .seeded import permutation
+from .seeded import key, mix, permutation
 
 ROOT = -1
 
 
 @dataclass(frozen=True)
 class WalkSettings:
-    """k: breadth; length: L in tokens; the rest are the policies of the module docstring."""
+    """k: breadth; length: L in tokens; the rest are the policies of the module docstring.
+
+    max_uses above 1 goes with tail "trim" or "whole": a carried piece is of one use.
+    """
 
     k: int
     length: int
@@ -35,6 +40,8 @@ class WalkSettings:
     exhausted: Literal["restart", "short"]
     tail: Literal["trim", "carry", "whole"]
     seed: int
+    noise: float = 0.0
+    max_uses: int = 1
 
 
 @dataclass(slots=True)
@@ -73,19 +80,24 @@ class Plan:
         return columns
 
 
-def walk(graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int = 0) -> Plan:
+def walk(
+    graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int = 0, roots: np.ndarray | None = None
+) -> Plan:
     """Pack all documents of a graph into examples. `stream` (the pack's number) makes its draws its own.
 
-    lengths: int64 [N], the sequences' lengths in tokens. Every document is used once; with tail="whole" those longer
-    than L are left out (they are in no row of the plan).
+    lengths: int64 [N], the sequences' lengths in tokens; roots: int64 [N], the order in which roots are taken from what
+    is left (default: a seeded draw). Every document is used at least once and at most max_uses times; with tail="whole"
+    those longer than L are left out (they are in no row of the plan).
     """
-    return _Walk(graph, lengths, settings, stream).run()
+    return _Walk(graph, lengths, settings, stream, roots).run()
 
 
 class _Walk:
     """The state of one walk: the example being filled, its queue, and the roots still to come."""
 
-    def __init__(self, graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int) -> None:
+    def __init__(
+        self, graph: MaskedGraph, lengths: np.ndarray, settings: WalkSettings, stream: int, roots: np.ndarray | None
+    ) -> None:
         self.graph = graph
         self.lengths = lengths
         self.s = settings
@@ -95,15 +107,23 @@ class _Walk:
         self.added: list[Piece] = []
         self.queue: deque[int] = deque()
         self.total = 0
-        self.roots = permutation(len(lengths), settings.seed, "roots", stream).tolist()
-        self.next_root = 0
+        n = len(lengths)
+        self.roots = _Fresh(permutation(n, settings.seed, "roots", stream) if roots is None else roots)
+        self.noise = _Noise(n, settings, stream)
+        self.uses = np.zeros(n, np.int64)
+        self.fresh = bytearray(b"\1" * n)  # never used
+        self.n_fresh = n
         self.whole = settings.tail == "whole"
         if self.whole:
-            graph.withdraw(np.flatnonzero(lengths > settings.length))
+            too_long = np.flatnonzero(lengths > settings.length)
+            graph.withdraw(too_long)
+            self.n_fresh -= len(too_long)
+            for document in too_long.tolist():
+                self.fresh[document] = 0
             self.best_fit = _BestFit(lengths)
 
     def run(self) -> Plan:
-        while self.graph.n_unused or self.carried:
+        while self.n_fresh or self.carried:
             self._fill()
             self._emit()
         return self.plan
@@ -111,43 +131,52 @@ class _Walk:
     def _fill(self) -> None:
         """One turn of Algorithm 2, with restarts where the policy asks for them."""
         if not self.carried:
-            self._add(self._draw_root(), ROOT, float("nan"))
+            self._add(self.roots.next(self.fresh), ROOT, float("nan"))
         while True:
             while self.queue and self.total <= self.s.length:
                 self._expand(self.queue.popleft())
-            if self.s.exhausted == "short" or self.total >= self.s.length or not self.graph.n_unused:
+            if self.s.exhausted == "short" or self.total >= self.s.length or not self.n_fresh:
                 return
-            root = self.best_fit.longest(self.s.length - self.total, self.graph) if self.whole else self._draw_root()
+            room = self.s.length - self.total
+            root = self.best_fit.longest(room, self.fresh) if self.whole else self.roots.next(self.fresh)
             if root == ROOT:
                 return
             self._add(root, ROOT, float("nan"))
 
     def _expand(self, document: int) -> None:
-        self.graph.compact((document, *self.queue), self.s.k)
-        if not self.whole:
+        self.graph.compact(lambda: (document, *self.queue, *self._to_release()), self.s.k)
+        if not self.whole and not self.noise.share:
             for found, score in self.graph.retrieve(document, self.s.k):
                 self._add(found, document, score)
             return
-        # Documents are never cut, so each retrieval is among those that still fit what the last one left.
+        # One at a time: whole documents are retrieved among those that still fit what the last one left, and a random
+        # document may be one that would have been retrieved next.
         for _ in range(self.s.k):
-            fits = self.lengths <= self.s.length - self.total
-            found = self.graph.retrieve(document, 1, fits)
-            if not found:
+            fits = self.lengths <= self.s.length - self.total if self.whole else None
+            retrieved = self.graph.retrieve(document, 1, fits)
+            if not retrieved:
                 return
-            self._add(found[0][0], document, found[0][1])
+            found, score = retrieved[0]
+            if self.noise.strikes():
+                other = self.noise.draw(self.graph, fits)
+                found, score = other, self.graph.pair_score(document, other)
+            self._add(found, document, score)
+
+    def _to_release(self) -> list[int]:
+        """What of this example other examples may use again."""
+        if self.s.max_uses == 1:
+            return []
+        return [piece.document for piece in self.added if self.uses[piece.document] < self.s.max_uses]
 
     def _add(self, document: int, parent: int, score: float) -> None:
         self.graph.use(document)
+        self.uses[document] += 1
+        self.n_fresh -= self.fresh[document]
+        self.fresh[document] = 0
         length = int(self.lengths[document])
         self.added.append(Piece(document, parent, score, 0, length))
         self.queue.append(document)
         self.total += length
-
-    def _draw_root(self) -> int:
-        """The next unused document in the seeded order: a uniform draw from D."""
-        while not self.graph.is_unused(self.roots[self.next_root]):
-            self.next_root += 1
-        return self.roots[self.next_root]
 
     def _emit(self) -> None:
         """TRIM(ORDER(C), L). What a carried document leaves open stays at the front of its example."""
@@ -163,6 +192,8 @@ class _Walk:
                 cut.append(Piece(piece.document, piece.parent, piece.score, middle, piece.end))
             offset += kept
         self.plan.examples += 1
+        for document in self._to_release():
+            self.graph.release(document)
         self.added = []
         self.carried = cut if self.s.tail == "carry" else []
         self.total = sum(piece.end - piece.begin for piece in self.carried)
@@ -187,22 +218,60 @@ class _Walk:
         self.plan.offset.append(offset)
 
 
+class _Fresh:
+    """The next document of an order that was never used: for a random order, a uniform draw from them."""
+
+    def __init__(self, order: np.ndarray) -> None:
+        self.order = order.tolist()
+        self.at = 0
+
+    def next(self, fresh: bytearray) -> int:
+        while not fresh[self.order[self.at]]:
+            self.at += 1
+        return self.order[self.at]
+
+
+class _Noise:
+    """Which steps take a random document, and which one; drawn apart from the roots, so that these stay the same."""
+
+    def __init__(self, n: int, settings: WalkSettings, stream: int) -> None:
+        self.share = settings.noise
+        self._key = key(settings.seed, "noise", stream)
+        self._order = permutation(n, settings.seed, "noise order", stream).tolist() if self.share else []
+        self._at = 0
+        self._step = 0
+
+    def strikes(self) -> bool:
+        """Whether this step is one of them."""
+        self._step += 1
+        return bool(self.share) and float(mix(np.uint64(self._step) ^ self._key)) < self.share * 2.0**64
+
+    def draw(self, graph: MaskedGraph, fits: np.ndarray | None) -> int:
+        """An unused document (that fits), uniformly. There is one, or nothing would have been retrieved."""
+        while not graph.is_unused(self._order[self._at]):
+            self._at = (self._at + 1) % len(self._order)  # round again: documents were released behind it
+        at = self._at
+        while not graph.is_unused(self._order[at]) or not (fits is None or fits[self._order[at]]):
+            at = (at + 1) % len(self._order)
+        return self._order[at]
+
+
 class _BestFit:
-    """The longest unused document that fits a room, by a sorted array and pointers that skip what is used up."""
+    """The longest document never used that fits a room, by a sorted array and pointers that skip what was used."""
 
     def __init__(self, lengths: np.ndarray) -> None:
         self.order = np.argsort(lengths, kind="stable")
         self.sorted = lengths[self.order]
         self.below = list(range(-1, len(lengths)))  # place p + 1 -> the nearest place <= p that may be unused
 
-    def longest(self, room: int, graph: MaskedGraph) -> int:
+    def longest(self, room: int, fresh: bytearray) -> int:
         """Its number, or ROOT where none fits."""
-        place = self._skip(int(np.searchsorted(self.sorted, room, side="right")) - 1, graph)
+        place = self._skip(int(np.searchsorted(self.sorted, room, side="right")) - 1, fresh)
         return int(self.order[place]) if place >= 0 else ROOT
 
-    def _skip(self, place: int, graph: MaskedGraph) -> int:
+    def _skip(self, place: int, fresh: bytearray) -> int:
         seen = []
-        while place >= 0 and not graph.is_unused(int(self.order[place])):
+        while place >= 0 and not fresh[int(self.order[place])]:
             seen.append(place)
             below = self.below[place + 1]
             place = below if below < place else place - 1

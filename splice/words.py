@@ -31,7 +31,7 @@ LETTERS = _letters()
 
 
 @njit(cache=True, nogil=True)
-def _mixed(h: np.uint64) -> np.uint64:
+def mixed(h: np.uint64) -> np.uint64:
     h = (h ^ (h >> np.uint64(33))) * MIX
     return h ^ (h >> np.uint64(29))
 
@@ -48,7 +48,7 @@ def _word_hashes(data: np.ndarray, out: np.ndarray) -> int:
             length += 1
         elif length:
             if length > 1:
-                out[n] = _mixed(h)
+                out[n] = mixed(h)
                 n += 1
             h = FNV_OFFSET
             length = 0
@@ -94,7 +94,7 @@ def _count(
                 continue
             if length > 1:
                 total += 1
-                h = _mixed(h)
+                h = mixed(h)
                 slot = h & mask
                 while True:
                     entry = table[slot]

@@ -15,8 +15,8 @@ class SourceSettings:
 
     glob: which files of a directory (all where empty): a pattern without "/" is matched against the file's name, one
         with "/" against its path relative to the directory, where "**/" stands for any directories, also none.
-    text_field, id_field, repo_field, path_field: the fields of a JSONL, Parquet or hub row. Repository and path are
-        optional in a row; the text is not, nor is the id once its field is named.
+    text_field, id_field, repo_field, path_field, domain_field: the fields of a JSONL, Parquet or hub row. Repository,
+        path and domain are optional in a row; the text is not, nor is the id once its field is named.
     max_line_bytes: a longer JSONL line is skipped and quarantined.
     min_chars, max_chars: what splice.filters keeps. Sources read no more of a file than they need to refuse it.
     """
@@ -26,6 +26,7 @@ class SourceSettings:
     id_field: str | None = None
     repo_field: str | None = None
     path_field: str | None = None
+    domain_field: str | None = None
     max_line_bytes: int = 64 * 2**20
     max_chars: int = 30_000
     min_chars: int = 1
@@ -35,13 +36,14 @@ class SourceSettings:
 class Document:
     """A text as read. The id is unique in its source (or as unique as id_field is) and valid UTF-8; text may be not.
 
-    repo: where documents of one repository are to stay together, its name within the source.
+    repo: where documents of one repository are to stay together, its name within the source. domain: of a row.
     """
 
     id: str
     text: bytes
     repo: str | None
     path: str | None
+    domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

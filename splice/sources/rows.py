@@ -29,7 +29,8 @@ def document(row: Mapping[str, Any], file: str, number: int, settings: SourceSet
         if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
             return Quarantined(file, number, _no_field(row, settings.id_field, "--id-field", "a string or an integer"))
         name = valid_unicode(str(value))
-    return Document(name, text, _optional(row, settings.repo_field), _optional(row, settings.path_field))
+    repo, path, domain = (_optional(row, f) for f in (settings.repo_field, settings.path_field, settings.domain_field))
+    return Document(name, text, repo, path, domain)
 
 
 def missing(field: str, found: Iterable[str], option: str) -> str:
@@ -55,7 +56,13 @@ def kind_of(value: Any) -> str:
 
 def fields(settings: SourceSettings) -> list[str]:
     """The fields that are read, each once."""
-    named = (settings.text_field, settings.id_field, settings.repo_field, settings.path_field)
+    named = (
+        settings.text_field,
+        settings.id_field,
+        settings.repo_field,
+        settings.path_field,
+        settings.domain_field,
+    )
     return list(dict.fromkeys(name for name in named if name is not None))
 
 

@@ -20,7 +20,7 @@ SAMPLE_BYTES = 6 * 2**20  # on the C of Linux 8 MB saves another 0.25% of the to
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: units ([source, documents kept] of each read file), dedup, pack_documents, max_repo_bytes.
+    """args: units ([source, documents kept] of each read file), dedup, near_threshold, pack_documents, max_repo_bytes.
 
     Writes assign/documents.arrow (shard, row, sorted by pack, then in input order), assign/refused.parquet (id, source,
     reason, duplicate_of of every refused document) and assign/sample.arrow (text). The receipt holds each pack's parts
@@ -36,7 +36,13 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     shard = np.repeat(np.arange(len(tables)), counts)
     row = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     hashes = _hashes(tables)
-    first = _first_with_same_hash(hashes) if args["dedup"] == "exact" else np.arange(len(row))
+    first = np.arange(len(row)) if args["dedup"] == "none" else _first_with_same_hash(hashes)
+    exact = first != np.arange(len(row))
+    if args["dedup"] == "near":
+        from ..near import first_of_cluster
+
+        similar = first_of_cluster(_signatures(directory, len(sources)), ~exact, args["near_threshold"])
+        first = np.where(exact, first, similar)
     kept = np.flatnonzero(first == np.arange(len(row)))
     size = _sizes(tables)
     pack = assign(_repositories(tables, sources)[kept], size[kept], args["pack_documents"], args["max_repo_bytes"])
@@ -46,7 +52,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         directory / "assign" / "documents.arrow",
         pa.table({"shard": pa.array(shard[chosen], pa.int32()), "row": pa.array(row[chosen], pa.int32())}),
     )
-    _write_refused(directory, tables, sources, shard, row, first)
+    _write_refused(directory, tables, sources, shard, row, first, exact)
     _write_sample(directory, tables, shard, row, kept, hashes, size)
     return {
         "documents": len(kept),
@@ -55,6 +61,10 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         "packs": _packs(pack[order], size[chosen]),
         "hash": _content_hash(hashes),
     }
+
+
+def _signatures(directory: Path, files: int) -> list[np.ndarray]:
+    return [np.load(directory / "read" / f"{i:05d}.minhash.npy", mmap_mode="r") for i in range(files)]
 
 
 def _packs(pack: np.ndarray, size: np.ndarray) -> list[list[tuple[int, int, int]]]:
@@ -123,9 +133,15 @@ def _repositories(tables: list[Any], sources: list[str]) -> np.ndarray:
 
 
 def _write_refused(
-    directory: Path, tables: list[Any], sources: list[str], shard: np.ndarray, row: np.ndarray, first: np.ndarray
+    directory: Path,
+    tables: list[Any],
+    sources: list[str],
+    shard: np.ndarray,
+    row: np.ndarray,
+    first: np.ndarray,
+    exact: np.ndarray,
 ) -> None:
-    """The fate of every document that is in no pack: its filter's reason, or the document it repeats."""
+    """The fate of every document that is in no pack: its filter's reason, or the document or evaluation file it repeats."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,12 +157,12 @@ def _write_refused(
             ids += table.column("id").to_pylist()
             reasons += table.column("reason").to_pylist()
             owner += [source] * table.num_rows
-            same += [None] * table.num_rows
+            same += table.column("by").to_pylist()
     for copy in np.flatnonzero(first != np.arange(len(first))).tolist():
         original = int(first[copy])
         ids.append(_id(tables, shard[copy], row[copy]))
         owner.append(sources[shard[copy]])
-        reasons.append("duplicate")
+        reasons.append("duplicate" if exact[copy] else "near_duplicate")
         same.append(f"{sources[shard[original]]}:{_id(tables, shard[original], row[original])}")
     with replacing(directory / "assign" / "refused.parquet") as temporary:
         pq.write_table(pa.table([ids, owner, reasons, same], schema=schema), temporary)

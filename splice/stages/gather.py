@@ -14,7 +14,7 @@ from ..packs import open_table, part_path
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """args: pack, part, start, stop (rows of assign/documents.arrow), sources (of each read file).
 
-    Writes packs/PPPPP-NNNN.arrow: id, source, repo, path, text.
+    Writes packs/PPPPP-NNNN.arrow: id, source, repo, path, domain, text.
     """
     import pyarrow as pa
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..files import replacing
 from ..graph import MaskedGraph, Retriever
+from ..ordered import domain_order, repository_order
 from ..packs import Pack, open_pack
 from ..seeded import permutation
 from ..shared import shared
@@ -17,11 +18,12 @@ from .index import saved_index
 from .search import read_graph
 
 CONTROL_PAIRS = 2000
+ORDERED_NEIGHBOURS = 8  # of a retriever that knows the others without a search
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest, tokens, link (directories; link None: no graph), pack, parts, starts (of the graph's blocks), before, after
-    (separators written around a document, 0 or 1 each), walk (WalkSettings).
+    """args: ingest, tokens, link (directories; link None: no graph), pack, parts, starts (of the graph's blocks), retriever, domain
+    (repo, extension or field), before, after (separators written around a document, 0 or 1 each), walk (WalkSettings).
 
     Writes plan/PPPPP.parquet: example, document, parent, score, begin, end, offset, a row a segment.
     """
@@ -30,15 +32,23 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
     pack = open_pack(args["ingest"], args["pack"], args["parts"], args["tokens"])
     lengths = pack.token_counts + args["before"] + args["after"]
+    settings = WalkSettings(**args["walk"])
     index: Retriever | None = None
-    if args["link"] is None:
-        neighbours, scores = np.full((pack.n_documents, 1), -1, np.int32), np.zeros((pack.n_documents, 1), np.float32)
-    else:
+    roots: np.ndarray | None = None
+    if args["link"] is not None:
         index = saved_index(args["link"], args["pack"])
         neighbours, scores = read_graph(Path(args["link"]), args["pack"], args["starts"])
+    elif args["retriever"] == "random":
+        neighbours, scores = np.full((pack.n_documents, 1), -1, np.int32), np.zeros((pack.n_documents, 1), np.float32)
+    else:
+        if args["retriever"] == "repo":
+            index = repository_order(pack, settings.seed)
+            roots = index.order
+        else:
+            index = domain_order(pack, args["domain"], settings.seed)
+        neighbours, scores = index.neighbours(np.arange(pack.n_documents), ORDERED_NEIGHBOURS)
     graph = MaskedGraph(neighbours, scores, index, threads)
-    settings = WalkSettings(**args["walk"])
-    plan = walk(graph, lengths, settings, args["pack"])
+    plan = walk(graph, lengths, settings, args["pack"], roots)
     columns = plan.arrays()
     with replacing(plan_path(directory, args["pack"])) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", compression_level=1)
@@ -59,20 +69,23 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
 
 def _fates(pack: Pack, plan: dict[str, np.ndarray], before: int) -> dict[str, dict[str, int]]:
-    """What the plan does with the documents' own tokens, by source: trimmed from documents in it, or left out whole."""
+    """What the plan does with the documents' own tokens, by source: trimmed from documents in it, used again, or left out whole."""
     n = pack.token_counts
     document = plan["document"]
     begin, end = (np.clip(plan[name] - before, 0, n[document]) for name in ("begin", "end"))
     written = np.bincount(document, weights=end - begin, minlength=len(n)).astype(np.int64)
-    left_out = np.ones(len(n), bool)
-    left_out[document] = False
+    uses = np.bincount(document[plan["begin"] == 0], minlength=len(n))
+    pieces = np.bincount(document, minlength=len(n))
+    left_out, again = pieces == 0, np.maximum(uses - 1, 0)
     sources = np.array(pack.strings("source"))
     return {
         str(source): {
             "left_out_documents": int(left_out[mine].sum()),
             "left_out_tokens": int(n[mine & left_out].sum()),
-            "trimmed_tokens": int((n - written)[mine & ~left_out].sum()),
-            "split_documents": int((np.bincount(document, minlength=len(n)) > 1)[mine].sum()),
+            "trimmed_tokens": int((n * uses - written)[mine].sum()),
+            "split_documents": int((pieces > uses)[mine].sum()),
+            "reuses": int(again[mine].sum()),
+            "reused_tokens": int((n * again)[mine].sum()),
         }
         for source in np.unique(sources)
         for mine in [sources == source]

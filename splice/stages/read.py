@@ -7,17 +7,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import SpliceError
 from ..files import replacing
+from ..packs import binary_arrays, open_table
+from ..shared import shared
 
 BATCH_BYTES = 16 * 2**20
+PROVENANCE = ("repo", "path", "domain")  # what a document may have or not
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: number (of units/NNNNN.json, what to read), settings (SourceSettings), strict.
+    """args: number (of units/NNNNN.json, what to read), settings (SourceSettings), strict, shingle_words (None: no
+    signatures), contamination (a file, or None).
 
-    Writes read/NNNNN.arrow (id, repo, path, hash [16 bytes], text), and where there are any read/NNNNN.refused.arrow
-    (id, reason) and read/NNNNN.quarantine.jsonl. Raises SpliceError at the first bad input when strict.
+    Writes read/NNNNN.arrow (id, repo, path, domain, hash [16 bytes], text), and where there are any read/NNNNN.refused.arrow
+    (id, reason, by: the evaluation file), read/NNNNN.quarantine.jsonl and read/NNNNN.minhash.npy. Raises SpliceError at the first bad input when strict.
     """
     import xxhash
 
@@ -29,26 +35,34 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     base = directory / "read" / f"{args['number']:05d}"
     for stale in (base.with_suffix(".refused.arrow"), base.with_suffix(".quarantine.jsonl")):
         stale.unlink(missing_ok=True)  # of an attempt that found what this one may not
-    refused: list[tuple[str, str]] = []
+    contamination = args["contamination"] and _contamination(args["contamination"])
+    refused: list[tuple[str, str, str | None]] = []
     quarantine: list[dict[str, Any]] = []
     size = kept = 0
+    without: Counter[str] = Counter()
     with replacing(base.with_suffix(".arrow")) as temporary, _Writer(temporary) as writer:
         for item in read_unit(unit, settings):
             if isinstance(item, Document):
                 reason = check(item.text, settings)
-                if reason is None:
+                source = contamination.found_in(item.text) if contamination and reason is None else None
+                if source is not None:
+                    refused.append((item.id, "contaminated", source))
+                elif reason is None:
                     writer.add(item, xxhash.xxh3_128_digest(item.text))
                     kept += 1
                     size += len(item.text)
+                    without.update(name for name in PROVENANCE if getattr(item, name) is None)
                 else:
-                    refused.append((item.id, reason))
+                    refused.append((item.id, reason, None))
             elif isinstance(item, Rejected):
-                refused.append((item.id, item.reason))
+                refused.append((item.id, item.reason, None))
             else:
                 where = item.file if item.line is None else f"{item.file}:{item.line}"
                 if args["strict"]:
                     raise SpliceError(f"{where}: {item.reason} (--strict stops at the first bad input)")
                 quarantine.append({"source": unit.source, "file": item.file, "line": item.line, "reason": item.reason})
+    if args["shingle_words"] is not None:
+        _write_signatures(base, args["shingle_words"])
     if refused:
         _write_refused(base.with_suffix(".refused.arrow"), refused)
     if quarantine:
@@ -60,7 +74,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         "documents": kept + len(refused) + len(quarantine),
         "kept": kept,
         "bytes": size,
-        "refused": dict(sorted(Counter(reason for _, reason in refused).items())),
+        "without": {name: without[name] for name in PROVENANCE},
         "quarantined": len(quarantine),
     }
 
@@ -76,6 +90,7 @@ class _Writer:
                 ("id", pa.string()),
                 ("repo", pa.string()),
                 ("path", pa.string()),
+                ("domain", pa.string()),
                 ("hash", pa.binary(16)),
                 ("text", pa.large_binary()),
             ]
@@ -85,11 +100,11 @@ class _Writer:
         self._clear()
 
     def _clear(self) -> None:
-        self.rows: tuple[list[Any], ...] = ([], [], [], [], [])
+        self.rows: tuple[list[Any], ...] = ([], [], [], [], [], [])
         self.bytes = 0
 
     def add(self, document: Any, digest: bytes) -> None:
-        row = (document.id, document.repo, document.path, digest, document.text)
+        row = (document.id, document.repo, document.path, document.domain, digest, document.text)
         for column, value in zip(self.rows, row, strict=True):
             column.append(value)
         self.bytes += len(document.text)
@@ -111,10 +126,26 @@ class _Writer:
         self._file.close()
 
 
-def _write_refused(path: Path, refused: list[tuple[str, str]]) -> None:
+@shared(maxsize=1)
+def _contamination(path: str) -> Any:
+    from ..contamination import Contamination
+
+    return Contamination.load(Path(path))
+
+
+def _write_signatures(base: Path, shingle_words: int) -> None:
+    from ..near import PERMUTATIONS, signatures
+
+    chunks = open_table(base.with_suffix(".arrow")).column("text").chunks
+    found = [signatures(*binary_arrays(chunk), shingle_words) for chunk in chunks]
+    with replacing(base.with_suffix(".minhash.npy")) as temporary, open(temporary, "wb") as out:
+        np.save(out, np.concatenate(found) if found else np.zeros((0, PERMUTATIONS), np.uint32))
+
+
+def _write_refused(path: Path, refused: list[tuple[str, str, str | None]]) -> None:
     import pyarrow as pa
 
-    ids, reasons = zip(*refused, strict=True)
-    table = pa.table({"id": pa.array(ids, pa.string()), "reason": pa.array(reasons, pa.string())})
+    columns = zip(*refused, strict=True)
+    table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "reason", "by"])
     with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as out:
         out.write_table(table)

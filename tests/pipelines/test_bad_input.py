@@ -678,3 +678,43 @@ def test_what_is_no_dataset_is_said_to_be_none(built, source, tmp_path, capsys, 
     ):
         assert run([command, str(tmp_path / path)]) == 2
         assert f"{path}: {message}" in said(capsys)
+
+
+# --- retrievers that go by what a document may lack
+
+
+ROWS = lines(*({"text": f"some words {i}", "where": f"d/{i}.py" if i % 3 else None, "topic": "t"} for i in range(9)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--retriever", "repo"), "rows, of which no field is named as the path; --retriever repo goes by it"),
+        (("--retriever", "domain"), "no field is named as the repo; --retriever domain goes by it: name another field"),
+        (("--retriever", "domain", "--domain-field", "extension"), "named as the path"),
+        (("--retriever", "domain", "--domain-field", "nope"), '9 of its 9 documents have no field "nope"'),
+        (("--retriever", "repo", "--path-field", "gone"), "9 of its 9 documents have no path"),
+        (("--max-uses", "2", "--tail", "carry"), "max_uses above 1 does not go with tail carry"),
+        (("--noise", "1.5"), "--noise: Input should be less than or equal to 1 (given: 1.5)"),
+    ],
+)
+def test_a_retriever_that_has_nothing_to_go_by_says_so(build, tmp_path, capsys, flags, message):
+    (tmp_path / "rows.jsonl").write_bytes(ROWS)
+    assert build("rows.jsonl", *flags) == 2
+    assert message in said(capsys)
+    assert not (tmp_path / "out" / "build.json").exists()
+    assert build("rows.jsonl") == 0
+
+
+def test_files_have_no_fields(build, source, capsys):
+    assert build("src", "--retriever", "domain", "--domain-field", "topic") == 2
+    assert "source src: its documents are files, and files have no fields" in said(capsys)
+
+
+def test_a_few_documents_without_a_path_are_counted_and_packed(build, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_bytes(ROWS)
+    assert build("rows.jsonl", "--retriever", "repo", "--path-field", "where") == 0
+    assert "source rows.jsonl: 3 of its 9 documents have no path: they are together" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert run(["validate", "out"]) == 0

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from splice.cli import run
@@ -335,3 +336,173 @@ class TestTampering:
         pq.write_table(table.set_column(0, table.schema.field(0), pa.array(rows, table.schema.field(0).type)), path)
         with pytest.raises(Failed, match="special token 1 stands"):
             Proof(copy).examples()
+
+
+class TestRetrievers:
+    """Each gives the same plan format: exact examples, a ledger that balances, edges that mean what they say."""
+
+    @pytest.fixture
+    def repositories(self, tmp_path, grow_tree):
+        return grow_tree(tmp_path / "corpus", 150, seed=3)
+
+    @pytest.fixture
+    def pack(self, repositories, tokenizer_file, tmp_path):
+        def call(name: str, *flags: object) -> PackedDataset:
+            output = tmp_path / name
+            arguments = ["build", repositories, "--output", output, "--work", tmp_path / "work", *SMALL]
+            assert run([str(a) for a in (*arguments, "--tokenizer", tokenizer_file, *flags)]) == 0
+            prove(output)
+            return PackedDataset(output)
+
+        return call
+
+    def edges(self, dataset: PackedDataset) -> list[tuple[str, str, float]]:
+        examples = [dataset[i] for i in range(len(dataset))]
+        return [
+            (e.doc_ids[p], d, float(s))
+            for e in examples
+            for p, d, s in zip(e.parents, e.doc_ids, e.scores, strict=True)
+            if p >= 0
+        ]
+
+    @pytest.mark.parametrize("k", [1, 3])
+    @pytest.mark.parametrize("order", ["identity", "reverse", "shuffle"])
+    def test_repo(self, pack, k, order):
+        dataset = pack("out", "--retriever", "repo", "--k", k, "--order", order, "--length", 2048)
+        edges = self.edges(dataset)
+        assert edges
+        assert all(a.split("/")[0] == b.split("/")[0] for a, b, _ in edges)
+        same = [a.rsplit("/", 1)[0] == b.rsplit("/", 1)[0] for a, b, _ in edges]
+        assert np.mean(same) > 0.6  # fifteen directories of ten files: at random it is a fifth
+        assert {s for (_, _, s), together in zip(edges, same, strict=True) if together} == {3.0}
+        scores = dataset.manifest["scores"]
+        assert scores["mean_step"] > 2 * scores["mean_control"]
+        assert not any(Path(dataset.path / "graph").glob("*"))
+
+    def test_domain(self, pack, repositories):
+        for i, path in enumerate(sorted(repositories.rglob("*.py"))):
+            if i % 3 == 0:
+                path.rename(path.with_suffix(".TXT" if i % 2 else ".txt"))
+        dataset = pack("out", "--retriever", "domain", "--domain-field", "extension")
+        edges = self.edges(dataset)
+        assert {Path(a).suffix.lower() for a, _, _ in edges} == {".py", ".txt"}
+        assert all(Path(a).suffix.lower() == Path(b).suffix.lower() and s == 1.0 for a, b, s in edges)
+        assert len({Path(a).parts[0] == Path(b).parts[0] for a, b, _ in edges}) == 2  # within a domain at random
+
+    def test_a_domain_of_rows(self, tmp_path, tokenizer_file):
+        rows = [{"text": f"word{i} " * 40, "topic": f"t{i % 3}" if i % 10 else None} for i in range(200)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        arguments = [
+            "build",
+            tmp_path / "rows.jsonl",
+            "--output",
+            tmp_path / "out",
+            *SMALL,
+            "--tokenizer",
+            tokenizer_file,
+        ]
+        assert run([str(a) for a in (*arguments, "--retriever", "domain", "--domain-field", "topic")]) == 0
+        prove(tmp_path / "out")
+        number = {f"rows.jsonl:{i + 1}": row["topic"] for i, row in enumerate(rows)}
+        edges = self.edges(PackedDataset(tmp_path / "out"))
+        assert all(number[a] == number[b] for a, b, _ in edges)
+        assert {number[a] for a, _, _ in edges} == {"t0", "t1", "t2", None}
+
+    @pytest.mark.parametrize("tail", ["trim", "whole"])
+    def test_documents_used_again(self, pack, tail, capsys):
+        once, thrice = (pack(f"{n}", "--max-uses", n, "--tail", tail, "--k", 2) for n in (1, 3))
+        ledgers = [next(iter(d.manifest["ledger"]["sources"].values())) for d in (once, thrice)]
+        assert ledgers[0]["reuses"] == ledgers[0]["reused_tokens"] == 0
+        assert ledgers[1]["reuses"] > 20
+        assert ledgers[1]["tokens_in"] == ledgers[0]["tokens_in"]
+        assert thrice.manifest["scores"]["mean_step"] > once.manifest["scores"]["mean_step"]
+        assert "documents used again" in capsys.readouterr().out
+        ids = [d for i in range(len(thrice)) for d in thrice[i].doc_ids]
+        assert len(ids) > len(set(ids))
+        assert all(len(set(thrice[i].doc_ids)) == len(thrice[i].doc_ids) for i in range(len(thrice)))
+
+    def test_noise(self, pack):
+        means = [pack(f"{p}", "--noise", p).manifest["scores"] for p in (0, 0.5, 1)]
+        assert means[0]["mean_step"] > means[1]["mean_step"] > means[2]["mean_step"]
+        assert means[2]["mean_step"] < 1.5 * means[2]["mean_control"]
+
+    def test_link_is_not_made_again_for_another_walk(self, pack):
+        pack("a")
+        assert stages(pack("b", "--noise", 0.5, "--max-uses", 2).path)["search"]["reused"]
+        assert "search" not in stages(pack("c", "--retriever", "repo").path)
+
+
+def test_a_dataset_that_uses_a_document_too_often_fails(build, tmp_path):
+    """What --max-uses 2 makes is wrong under a manifest that says 1."""
+    output = build("out", "--max-uses", "2")
+    prove(output)
+    manifest = json.loads((output / "manifest.json").read_text())
+    manifest["settings"]["max_uses"] = 1
+    (output / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(Failed, match="used more than once"):
+        Proof(output).plan()
+
+
+class TestCleanInput:
+    """Near-duplicates and evaluation data are dropped, listed with what they repeat, and balance in the ledger."""
+
+    @pytest.fixture
+    def corpus(self, tmp_path, grow_tree):
+        """90 files; ten of them again with two words changed, five with a question of an evaluation inside."""
+        root = grow_tree(tmp_path / "corpus", 90, seed=8)
+        files = [path for path in sorted(root.rglob("*.py")) if len(path.read_text().split()) > 150]
+        for i, path in enumerate(files[:10]):
+            words = path.read_text().split(" ")
+            words[20], words[90] = "changed", "too"
+            (root / "r2" / f"zz_copy{i}.py").write_text(" ".join(words))
+        for path in files[20:25]:
+            path.write_text(path.read_text() + "\n# " + self.QUESTION)
+        (tmp_path / "eval.jsonl").write_text(json.dumps({"question": self.QUESTION}) + "\n")
+        return root
+
+    QUESTION = "In which year did the old harbour of the northern city first freeze over completely in winter"
+
+    def build(self, corpus: Path, tokenizer_file: Path, name: str, *flags: object, expect: int = 0) -> Path:
+        output = corpus.parent / name
+        arguments = ["build", corpus, "--output", output, *SMALL, "--tokenizer", tokenizer_file, *flags]
+        assert run([str(a) for a in arguments]) == expect
+        if expect == 0:
+            prove(output)
+        return output
+
+    def refused(self, output: Path, reason: str) -> dict[str, str]:
+        rows = pq.read_table(output / "documents" / "refused.parquet").to_pylist()
+        return {row["id"]: row["duplicate_of"] for row in rows if row["reason"] == reason}
+
+    def test_near_duplicates(self, corpus, tokenizer_file, same_dataset):
+        output = self.build(corpus, tokenizer_file, "near", "--dedup", "near", "--near-threshold", 0.7)
+        copies = self.refused(output, "near_duplicate")
+        assert sorted(copies) == [f"r2/zz_copy{i}.py" for i in range(10)]
+        assert all(original.startswith("corpus:r") for original in copies.values())
+        ledger = json.loads((output / "manifest.json").read_text())["ledger"]["sources"]["corpus"]
+        assert (ledger["near_duplicate"], ledger["packed"]) == (10, 90)
+        two = self.build(corpus, tokenizer_file, "two", "--dedup", "near", "--near-threshold", 0.7, "--workers", 2)
+        same_dataset(output, two)
+        assert not list(output.glob("work/*/read/*.npy"))
+        exact = self.build(corpus, tokenizer_file, "exact")
+        assert json.loads((exact / "manifest.json").read_text())["ledger"]["sources"]["corpus"]["packed"] == 100
+
+    def test_evaluation_data(self, corpus, tokenizer_file, capsys):
+        flags = ("--decontaminate", corpus.parent / "eval.jsonl")
+        output = self.build(corpus, tokenizer_file, "out", *flags)
+        assert list(self.refused(output, "contaminated").values()) == ["eval.jsonl"] * 5
+        tokenizer = load_tokenizer(str(output / "tokenizer"), fast=False)
+        dataset = PackedDataset(output)
+        assert not any("northern city" in tokenizer.decode(dataset[i].input_ids) for i in range(len(dataset)))
+        assert (
+            self.refused(self.build(corpus, tokenizer_file, "long", *flags, "--ngram-words", 18), "contaminated") == {}
+        )
+        capsys.readouterr()
+        (corpus.parent / "eval.jsonl").write_text('{"question": "another one"}\n')
+        self.build(corpus, tokenizer_file, "out", *flags, expect=2)
+        assert "holds a build with other" in capsys.readouterr().err
+
+    def test_an_evaluation_file_that_is_not_there_is_named_before_any_work(self, corpus, tokenizer_file, capsys):
+        output = self.build(corpus, tokenizer_file, "out", "--decontaminate", corpus / "gone.jsonl", expect=2)
+        assert "gone.jsonl: cannot be read to decontaminate by" in capsys.readouterr().err
+        assert not output.exists()

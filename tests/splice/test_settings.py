@@ -39,7 +39,12 @@ MATTERS = {
     "min_chars": ("ingest", 2),
     "max_chars": ("ingest", 29_999),
     "max_line_bytes": ("ingest", 2**20),
+    "domain_field": ("ingest", "topic"),
     "dedup": ("ingest", "none"),
+    "near_threshold": (None, 0.9),  # with dedup near alone
+    "shingle_words": (None, 3),
+    "decontaminate": ("ingest", ["eval.jsonl"]),
+    "ngram_words": (None, 8),
     "strict": ("ingest", True),
     "tokenizer": ("tokens", "t.json"),
     "vocab_size": ("tokens", 999),
@@ -58,6 +63,8 @@ MATTERS = {
     "tail": ("walk", "carry"),
     "join": ("walk", "eos"),
     "seed": ("walk", 1),
+    "noise": ("walk", 0.5),
+    "max_uses": ("walk", 2),
     "shard_tokens": ("write", 2**20),
 }
 
@@ -86,6 +93,24 @@ def test_a_setting_makes_its_stage_and_those_after_it_anew_and_no_other(name):
 def test_random_packing_has_no_use_for_what_bm25_is_told(name):
     values = {"retriever": "random", name: MATTERS[name][1]}
     assert changed(directories(retriever="random"), directories(**values)) == set()
+
+
+@pytest.mark.parametrize("name", ["k1", "neighbours", "max_df"])
+@pytest.mark.parametrize("retriever", ["repo", "domain"])
+def test_no_more_have_the_retrievers_that_search_for_nothing(retriever, name):
+    values = {"retriever": retriever, name: MATTERS[name][1]}
+    assert changed(directories(retriever=retriever), directories(**values)) == set()
+
+
+def test_what_matters_with_another_setting_alone():
+    domain = {"retriever": "domain"}
+    assert changed(directories(**domain), directories(**domain, domain_field="extension")) == AFTER["walk"]
+    assert changed(directories(), directories(domain_field="extension")) == set()
+    for name in ("near_threshold", "shingle_words"):
+        near = directories(dedup="near")
+        assert changed(near, directories(dedup="near", **{name: MATTERS[name][1]})) == AFTER["ingest"]
+    given = {"decontaminate": ["eval.jsonl"]}
+    assert changed(directories(**given), directories(**given, ngram_words=8)) == AFTER["ingest"]
 
 
 def test_other_input_makes_everything_anew():

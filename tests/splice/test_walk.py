@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splice.graph import MaskedGraph
-from splice.seeded import permutation
+from splice.seeded import key, mix, permutation
 from splice.walk import WalkSettings, walk
 
 
@@ -46,23 +46,39 @@ class Matrix:
 
 
 def algorithm_2(retriever: Matrix, lengths, s: WalkSettings, stream: int) -> list[list[tuple[int, int, int, int]]]:
-    """The listing of the thesis with tail="trim": per example (document, parent, begin, end), D a set, ranking live."""
+    """The listing of the thesis with tail="trim": per example (document, parent, begin, end), D a set, ranking live.
+
+    With max_uses a document comes back to D after the example, and with noise the step's number decides by a draw.
+    """
     n = len(lengths)
     D = np.ones(n, bool)
+    uses = np.zeros(n, int)
     roots = deque(permutation(n, s.seed, "roots", stream).tolist())
+    strangers = deque(permutation(n, s.seed, "noise order", stream).tolist())
+    steps = 0
     examples = []
 
     def draw() -> int:
-        while not D[roots[0]]:
+        while uses[roots[0]]:
             roots.popleft()
         return roots.popleft()
 
-    while D.any():
+    def instead(d_i: int) -> int:
+        nonlocal steps
+        steps += 1
+        if mix(np.uint64(steps) ^ key(s.seed, "noise", stream)) / 2.0**64 >= s.noise:
+            return d_i
+        while not D[strangers[0]]:
+            strangers.rotate(-1)
+        return strangers[0]
+
+    while (uses == 0).any():
         C: list[tuple[int, int]] = []
         Q: deque[int] = deque()
 
         def take(document: int, parent: int, C=C, Q=Q) -> None:
             D[document] = False
+            uses[document] += 1
             C.append((document, parent))
             Q.append(document)
 
@@ -70,11 +86,13 @@ def algorithm_2(retriever: Matrix, lengths, s: WalkSettings, stream: int) -> lis
         while True:
             while Q and sum(lengths[d] for d, _ in C) <= s.length:
                 d = Q.popleft()
-                for d_i in retriever.ranked(d, D)[: s.k]:
-                    take(d_i, d)
-            if s.exhausted == "short" or sum(lengths[d] for d, _ in C) >= s.length or not D.any():
+                for _ in range(s.k):
+                    for d_i in retriever.ranked(d, D)[:1]:
+                        take(instead(d_i), d)
+            if s.exhausted == "short" or sum(lengths[d] for d, _ in C) >= s.length or not (uses == 0).any():
                 break
             take(draw(), -1)
+        D[(uses > 0) & (uses < s.max_uses)] = True
         if s.order == "reverse":
             C = C[::-1]
         elif s.order == "shuffle":
@@ -119,10 +137,12 @@ def corpora(draw):
     st.sampled_from(["restart", "short"]),
     st.integers(16, 200),
     st.integers(0, 5),
+    st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    st.sampled_from([1, 1, 2, 5]),
 )
-def test_walk_equals_algorithm_2(corpus, k, m, order, exhausted, length, seed):
+def test_walk_equals_algorithm_2(corpus, k, m, order, exhausted, length, seed, noise, max_uses):
     retriever, lengths = corpus
-    s = WalkSettings(k, length, order, exhausted, "trim", seed)
+    s = WalkSettings(k, length, order, exhausted, "trim", seed, noise, max_uses)
     plan = walk(graph_of(retriever, m), lengths, s, stream=7)
     assert rows(plan) == algorithm_2(retriever, lengths, s, 7)
     stepped = ~np.isnan(plan.arrays()["score"])
@@ -225,3 +245,47 @@ def test_permutation_has_every_number_once(n):
 
 def test_permutation_does_not_change_between_releases():
     assert permutation(8, 0, "roots", 0).tolist() == [3, 4, 1, 2, 0, 5, 7, 6]
+
+
+def test_noise_takes_its_share_and_leaves_the_rest_of_the_draws_alone():
+    rng = np.random.default_rng(5)
+    retriever, lengths = Matrix(rng.random((600, 600)) + 0.1), np.full(600, 20)
+    plans = {
+        p: walk(graph_of(retriever, 8), lengths, WalkSettings(1, 200, "identity", "restart", "trim", 0, p))
+        for p in (0.0, 0.25, 1.0)
+    }
+    assert len({plan.document[0] for plan in plans.values()}) == 1  # the first root
+    means = {p: np.nanmean(plan.score) for p, plan in plans.items()}
+    assert means[0.0] > means[0.25] > means[1.0]
+    steps = [s for s in plans[1.0].score if not np.isnan(s)]
+    assert abs(np.mean(steps) - 0.6) < 0.05  # pairs at random
+    # With noise 0.25 three steps of four are as good as without.
+    ranks = [s > 0.95 for s in plans[0.25].score if not np.isnan(s)]
+    assert 0.6 < np.mean(ranks) / np.mean([s > 0.95 for s in plans[0.0].score if not np.isnan(s)]) < 0.9
+
+
+def test_documents_are_used_again_but_not_in_one_example():
+    rng = np.random.default_rng(6)
+    n = 400
+    hub = rng.random((n, n)) * 0.1 + 0.01
+    hub[:, :5] += 1.0  # everyone's neighbours
+    retriever, lengths = Matrix(hub), rng.integers(1, 30, n)
+    for tail in ("trim", "whole"):
+        s = WalkSettings(2, 100, "identity", "restart", tail, 0, max_uses=3)
+        graph = graph_of(retriever, 4)
+        plan = walk(graph, lengths, s)
+        assert rows(plan) == rows(walk(graph_of(retriever, n - 1), lengths, s))
+        uses = np.bincount(plan.document, minlength=n)
+        assert uses.min() == 1
+        assert uses.max() == 3
+        assert uses[:5].tolist() == [3] * 5
+        assert len(set(zip(plan.example, plan.document, strict=True))) == len(plan.document)
+        assert graph.fallbacks > 0
+
+
+def test_roots_can_be_given():
+    """And with no neighbours at all the examples are that order, cut into pieces."""
+    order = np.arange(30)[::-1].copy()
+    graph = MaskedGraph(np.full((30, 1), -1, np.int32), np.zeros((30, 1), np.float32), None)
+    plan = walk(graph, np.full(30, 10), WalkSettings(1, 50, "identity", "restart", "trim", 0), roots=order)
+    assert plan.document == order.tolist()

@@ -1,0 +1,173 @@
+"""Documents that share most of their word sequences: near-duplicates of each other, and copies of evaluation data.
+
+A shingle is n words in a row, known by a hash; words are those of the BM25 engine. Near-duplicates are found by MinHash
+(Broder 1997) with banding: signatures by the rensa library, from shingle hashes that numba makes of the bytes; documents
+whose signatures agree in a band are compared, and a share of equal entries of at least the threshold, an estimate of the
+Jaccard similarity of their shingles, makes them one cluster.
+
+Notation: N documents; texts as Arrow's binary layout (data uint8 [bytes], offsets [n + 1]); P permutations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numba import njit
+
+from .seeded import mix
+from .words import FNV_OFFSET, FNV_PRIME, LETTERS, mixed
+
+PERMUTATIONS = 128
+SEED = 0
+RECALL = 0.97  # of pairs at the threshold, by which the bands are chosen; what they find is then compared
+COMPARED = 1 << 16  # pairs at a time
+
+
+@njit(cache=True, nogil=True)
+def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray, ends: np.ndarray) -> int:
+    ring = np.empty(size, np.uint64)
+    n = 0
+    for d in range(offsets.size - 1):
+        words = 0
+        h = FNV_OFFSET
+        length = 0
+        end = offsets[d + 1]
+        for i in range(offsets[d], end + 1):
+            letter = LETTERS[data[i]] if i < end else np.uint8(0)
+            if letter:
+                h = (h ^ np.uint64(letter)) * FNV_PRIME
+                length += 1
+                continue
+            if length > 1:
+                ring[words % size] = h
+                words += 1
+                if words >= size:
+                    out[n] = _joined(ring, words, size)
+                    n += 1
+            if length:
+                h = FNV_OFFSET
+                length = 0
+        if 0 < words < size:  # shorter than a shingle: all of it is one
+            out[n] = _joined(ring, words, words)
+            n += 1
+        ends[d + 1] = n
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _joined(ring: np.ndarray, words: int, size: int) -> np.uint64:
+    """One hash of the last `size` words, in order."""
+    h = FNV_OFFSET
+    for i in range(words - size, words):
+        h = mixed(h ^ ring[i % ring.size])
+    return h
+
+
+def shingles(data: np.ndarray, offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes uint64 [S] of all shingles of `size` words, and int64 [n + 1]: document d has ends[d]:ends[d + 1].
+
+    A document of fewer words is one shingle, one without words none.
+    """
+    data, offsets = data.view(), offsets.astype(np.int64)
+    data.setflags(write=False)
+    ends = np.zeros(len(offsets), np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0]) // 3 + len(offsets), np.uint64)
+    return out[: _shingles(data, offsets, size, out, ends)], ends
+
+
+def signatures(data: np.ndarray, offsets: np.ndarray, size: int) -> np.ndarray:
+    """MinHash signatures uint32 [n, P] of the documents' shingles; all ones where there are none."""
+    from rensa import RMinHash
+
+    hashes, ends = shingles(data, offsets, size)
+    matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, ends.astype(np.uint64), PERMUTATIONS, SEED)
+    return np.array(matrix.to_rows(), np.uint32).reshape(-1, PERMUTATIONS)
+
+
+def rows_of_a_band(threshold: float) -> int:
+    """The longest band that still finds RECALL of the pairs whose similarity is the threshold."""
+    rows = range(1, PERMUTATIONS + 1)
+    return max((r for r in rows if 1 - (1 - threshold**r) ** (PERMUTATIONS // r) >= RECALL), default=1)
+
+
+def first_of_cluster(tables: Sequence[np.ndarray], kept: np.ndarray, threshold: float) -> np.ndarray:
+    """int64 [N]: the first document of each one's cluster; itself where there is none before it.
+
+    tables: uint32 [n, P] each, memory-mapped or not, the documents' signatures in order; kept: bool [N], which documents
+    take part. Holds one band of all documents at a time.
+    """
+    starts = np.cumsum([0] + [len(table) for table in tables])
+    parents = np.arange(int(starts[-1]))
+    rows = rows_of_a_band(threshold)
+    members = np.flatnonzero(
+        kept & (_column(tables, 0) != np.uint32(0xFFFFFFFF))
+    )  # those without a word are like nobody
+    for band in range(PERMUTATIONS // rows):
+        keys = np.zeros(int(starts[-1]), np.uint64)
+        for column in range(band * rows, (band + 1) * rows):
+            keys = mix(keys ^ _column(tables, column))
+        order = members[np.argsort(keys[members], kind="stable")]
+        same = np.append(False, keys[order[1:]] == keys[order[:-1]])  # as the one before it
+        later = np.flatnonzero(same)
+        run = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))  # where its run of equal keys begins
+        for before in (later - 1, run[later]):
+            _compare(parents, order[before], order[later], tables, starts, threshold)
+    return _roots(parents, np.arange(len(parents)))
+
+
+def _compare(
+    parents: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    tables: Sequence[np.ndarray],
+    starts: np.ndarray,
+    threshold: float,
+) -> None:
+    """Unite the pairs (a[i], b[i]) that are similar, and not of one cluster already."""
+    apart = _roots(parents, a) != _roots(parents, b)
+    a, b = a[apart], b[apart]
+    for i in range(0, len(a), COMPARED):
+        x, y = a[i : i + COMPARED], b[i : i + COMPARED]
+        agree = (_rows(tables, starts, x) == _rows(tables, starts, y)).mean(axis=1)
+        _unite(parents, x[agree >= threshold], y[agree >= threshold])
+
+
+def _column(tables: Sequence[np.ndarray], column: int) -> np.ndarray:
+    return np.concatenate([table[:, column] for table in tables])
+
+
+def _rows(tables: Sequence[np.ndarray], starts: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    out = np.empty((len(documents), PERMUTATIONS), np.uint32)
+    for table, (first, stop) in zip(tables, pairwise(starts.tolist()), strict=True):
+        mine = (documents >= first) & (documents < stop)
+        out[mine] = table[documents[mine] - first]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _unite(parents: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """Make one cluster of each pair's two, under the smaller of their first documents."""
+    for i in range(a.size):
+        x, y = a[i], b[i]
+        while parents[x] != x:
+            x = parents[x]
+        while parents[y] != y:
+            y = parents[y]
+        if x < y:
+            parents[y] = x
+        elif y < x:
+            parents[x] = y
+
+
+@njit(cache=True, nogil=True)
+def _roots(parents: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    out = np.empty(documents.size, np.int64)
+    for i in range(documents.size):
+        x = documents[i]
+        while parents[x] != x:
+            parents[x] = parents[parents[x]]  # the way is half as long for the next
+            x = parents[x]
+        out[i] = x
+    return out
