@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .errors import RESUME, BuildFailed, Interrupted, SpliceError
-from .settings import choices, fields, resolve
+from .settings import BuildSettings, choices, fields, resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     name="splice",
@@ -35,6 +38,8 @@ _beam_options: list[str] = []  # what stands after `--`, taken off before typer 
 def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
     from rich.console import Console
 
+    from splice.pipelines.summary import show_summary
+
     settings = resolve(flags, config)
     console = Console()
     if dry_run:
@@ -42,23 +47,26 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
 
         show_dry_run(settings, _beam_options, console)
         return
+    show_summary(_run_build(settings, _beam_options, console), settings, console)
+
+
+def _run_build(settings: BuildSettings, beam_options: list[str], console: Console) -> dict[str, Any]:
+    """Build in this process; gives the manifest."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)  # read by the tokenizers when they are first used
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here uses it, and its threads would stand in the way of a fork
     from splice.pipelines.beam import runner_options, runs_here
     from splice.pipelines.build import build
     from splice.pipelines.processes import TaskProcesses
-    from splice.pipelines.summary import show_summary
 
-    options = runner_options(_beam_options, settings.worker_count)
+    options = runner_options(beam_options, settings.worker_count)
     try:
         with TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes:
-            manifest = build(settings, options, console, processes)
+            return build(settings, options, console, processes)
     except OSError as error:
         raise BuildFailed(f"{error}. Mend it. {RESUME}") from error
     except KeyboardInterrupt:  # here, because typer ends on it without a word
         raise Interrupted(f"interrupted. {RESUME}") from None
-    show_summary(manifest, settings, console)
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -112,6 +120,47 @@ def _flag_type(annotation: Any) -> Any:
 
 
 app.command("build")(_with_settings(_build))
+
+
+@app.command()
+def mix(
+    config: Annotated[Path, typer.Argument(help="YAML file: the datasets, their shares by tokens")],
+    output: Annotated[Path, typer.Option(help="where the mixture goes")],
+    tokens: Annotated[
+        int | None, typer.Option(help="tokens of the mixture; default: all that the shares allow")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="order of the shards")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and stop")] = False,
+) -> None:
+    """Mix datasets by shares of their tokens: whole shards are linked, not copied.
+
+    A dataset of the file is a directory (`dataset:`) or settings of a build (`build:`, at random unless it says
+    otherwise), which is made first, below OUTPUT/built.
+    """
+    from rich.console import Console
+
+    from .mix import mix as make
+    from .mix import name_of, resolve_mix
+    from .mix_summary import show_mixture, show_plan
+    from .store import PackedDataset
+
+    console = Console()
+    settings = resolve_mix(config, tokens, seed)
+    builds = {
+        number: resolve({"retriever": "random", **part.build, "output": output / "built" / name_of(part, number)}, None)
+        for number, part in enumerate(settings.datasets)
+        if part.build is not None
+    }
+    if dry_run:
+        show_plan(settings, builds, console)
+        return
+    paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
+    for path in paths:
+        if path not in [build.output for build in builds.values()]:
+            PackedDataset(path)  # what is missing is said before any build
+    for build in builds.values():
+        _run_build(build, _beam_options, console)
+    show_mixture(make(settings, [PackedDataset(path) for path in paths], output), output, console)
 
 
 @app.command()
@@ -169,9 +218,9 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> None:
-    """The `splice` command. A build runs under supervision, so that one that is killed still ends in a sentence."""
+    """The `splice` command. What may run long runs under supervision, so that one that is killed still ends in a sentence."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["build"] and "--help" not in arguments:
+    if arguments[:1] in (["build"], ["mix"]) and "--help" not in arguments:
         from splice.pipelines.supervise import supervised
 
         sys.exit(supervised(lambda: run(arguments)))

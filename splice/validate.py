@@ -46,7 +46,6 @@ def show_validation(path: Path, console: Console) -> bool:
 
     Raises SpliceError where there is no finished dataset.
     """
-    read_manifest(path)
     held = True
     for name, check in checks(path):
         try:
@@ -66,21 +65,24 @@ def show_validation(path: Path, console: Console) -> bool:
 
 
 def checks(path: Path) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The checks in order; later ones lean on what earlier ones read. A dataset that cannot be opened fails the first."""
+    """The checks in order; later ones lean on what earlier ones read. A dataset that cannot be opened fails the first.
+
+    Raises SpliceError where there is no finished dataset.
+    """
+    from .mix import KIND
+    from .validate_mixture import MixtureProof
+
+    kind = MixtureProof if read_manifest(path).get("kind") == KIND else Proof
     proof: Proof | None = None
 
     def opened() -> str:
         nonlocal proof
-        proof = Proof(path)
+        proof = kind(path)
         return f"{len(proof.dataset):,} examples in {len(proof.dataset.shards):,} shards"
 
     yield "files", opened
     if proof is not None:
-        yield "checksums", proof.checksums
-        yield "examples", proof.examples
-        yield "plan", proof.plan
-        yield "ledger", proof.ledger
-        yield "tokens", proof.tokens
+        yield from proof.checks()
 
 
 class Proof:
@@ -92,6 +94,14 @@ class Proof:
         self.manifest = self.dataset.manifest
         self.length = self.dataset.length
         self.counts = Counts()
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """The checks in order."""
+        yield "checksums", self.checksums
+        yield "examples", self.examples
+        yield "plan", self.plan
+        yield "ledger", self.ledger
+        yield "tokens", self.tokens
 
     def checksums(self) -> str:
         """Every shard has the bytes the manifest names, and there is no other file."""

@@ -10,6 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("splice", deadline=None)  # compiling a loop takes longer than any example
+settings.load_profile("splice")
 
 ROOT = Path(__file__).parent.parent
 WORDS = [

@@ -1,0 +1,286 @@
+"""Mixtures: one dataset of examples from several, with target shares by tokens.
+
+    tokens: 2_000_000_000            # of the mixture; default: as many as the datasets have for these shares
+    datasets:
+      - {dataset: built/redpajama, share: 0.5}
+      - {dataset: built/c, share: 0.5, repeat: 2}
+
+From each dataset the first examples in stored order are taken, which is a random draw, since every build shuffles. Whole
+shards are hard links to the datasets' own; only the last one taken of a dataset is written anew, when it is not taken
+whole. The paper trains on 50/50 and 50/25/25 mixtures of web text, questions and code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from . import __version__
+from .errors import SpliceError
+from .files import link_or_copy, read_json, replacing, sweep, write_json
+from .seeded import permutation
+from .store import PackedDataset
+from .store.manifest import MANIFEST
+from .store.shards import file_sha256, read_rows, write_shard
+
+KIND = "mixture"
+PRECISION = 0.001  # of the mixture's tokens, by which a share may be off
+
+
+class Part(BaseModel):
+    """One dataset of a mixture: a built one, or what `splice build` is to be told to make it first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: Path | None = None
+    build: dict[str, Any] | None = None
+    name: str | None = None
+    share: float = Field(gt=0, le=1)
+    repeat: int = Field(default=1, ge=1)
+
+
+class MixSettings(BaseModel):
+    """The settings of a mixture, of which `mix` makes the dataset."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    datasets: list[Part] = Field(min_length=1)
+    tokens: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+def resolve_mix(config: Path, tokens: int | None = None, seed: int | None = None) -> MixSettings:
+    """The settings in a YAML file, flags over them.
+
+    Raises SpliceError for a file that cannot be read, an unknown name, shares that do not add up to 1, a part that names
+    neither or both of `dataset` and `build`, two parts of one name.
+    """
+    try:
+        values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpliceError(f"{config}: cannot be read ({error.strerror}); give the YAML file of a mixture") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpliceError(f"{config}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise SpliceError(f"{config}: not a mixture; it needs `datasets:`, a list of `dataset:` and `share:`")
+    values |= {name: value for name, value in (("tokens", tokens), ("seed", seed)) if value is not None}
+    try:
+        settings = MixSettings.model_validate(values)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})" for e in error.errors())
+        raise SpliceError(f"{config}: " + "; ".join(problems)) from None
+    total = sum(part.share for part in settings.datasets)
+    if abs(total - 1) > 1e-6:
+        shares = " + ".join(f"{part.share:g}" for part in settings.datasets)
+        raise SpliceError(f"{config}: the shares add up to {total:g} ({shares}); they must add up to 1")
+    for number, part in enumerate(settings.datasets, 1):
+        if (part.dataset is None) == (part.build is None):
+            raise SpliceError(
+                f"{config}: dataset {number} needs one of `dataset:` (a directory) and `build:` (settings)"
+            )
+    names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise SpliceError(f"{config}: two datasets are called {repeated}; give one a `name:`")
+    return settings
+
+
+def name_of(part: Part, number: int) -> str:
+    """What a part is called in the mixture's manifest and in errors."""
+    return part.name or (part.dataset.name if part.dataset else f"build-{number}")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a mixture takes of one dataset: `passes` times all of it, and then its first `examples`."""
+
+    passes: int
+    examples: int
+    tokens: int
+
+
+def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> dict[str, Any]:
+    """Write the mixture of `datasets` (one for each part) to `output`; gives its manifest. Run again, it goes on.
+
+    Tokens are those that are no padding. Raises SpliceError, before anything is written, for datasets of different
+    lengths or tokenizers, a dataset that runs out, shares that examples of this length cannot meet, and an output that
+    holds something else.
+    """
+    names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
+    _require_same(names, datasets)
+    counts = [_tokens_of_examples(dataset) for dataset in datasets]
+    total = settings.tokens or min(
+        int(part.repeat * n.sum() / part.share) for part, n in zip(settings.datasets, counts, strict=True)
+    )
+    taken = [_take(part, name, n, total) for part, name, n in zip(settings.datasets, names, counts, strict=True)]
+    reached = sum(t.tokens for t in taken)
+    for part, name, t in zip(settings.datasets, names, taken, strict=True):
+        if abs(t.tokens / reached - part.share) > PRECISION:
+            length = datasets[0].length
+            raise SpliceError(
+                f"{name}: its share would be {t.tokens / reached:.4f} instead of {part.share:g}, since one example of "
+                f"{length} tokens is {length / reached:.2%} of the mixture; ask for at least {length * 1000:,} --tokens"
+            )
+    fingerprint = _fingerprint(settings, datasets)
+    _claim(output, fingerprint)
+    manifest = read_json(output / MANIFEST)
+    if manifest is not None and all((output / "data" / s["file"]).is_file() for s in manifest["shards"]):
+        return manifest
+    sweep(output / "data")
+    shards = _write(settings, datasets, taken, output)
+    first = datasets[0].manifest
+    for path in sorted((datasets[0].path / "tokenizer").iterdir()):
+        link_or_copy(path, output / "tokenizer" / path.name)
+    for name, dataset in zip(names, datasets, strict=True):
+        link_or_copy(dataset.path / MANIFEST, output / "datasets" / name / MANIFEST)
+    manifest = {
+        "splice": __version__,
+        "kind": KIND,
+        "build": fingerprint,
+        "settings": {"length": datasets[0].length, "seed": settings.seed, "tokens": settings.tokens},
+        "tokenizer": first["tokenizer"],
+        "join": first["join"],
+        "mixture": [
+            {
+                "name": name,
+                "retriever": dataset.manifest["settings"].get("retriever"),
+                "build": dataset.manifest["build"],
+                "share": part.share,
+                "share_reached": t.tokens / reached,
+                "tokens": t.tokens,
+                "examples": t.passes * len(dataset) + t.examples,
+                "of_examples": len(dataset),
+                "repeat": part.repeat,
+            }
+            for part, name, dataset, t in zip(settings.datasets, names, datasets, taken, strict=True)
+        ],
+        "tokens": reached,
+        "shards": shards,
+    }
+    write_json(output / MANIFEST, manifest, sync=True)
+    return manifest
+
+
+def _require_same(names: list[str], datasets: list[PackedDataset]) -> None:
+    for name, dataset in zip(names, datasets, strict=True):
+        if dataset.manifest.get("kind") == KIND:
+            raise SpliceError(f"{name}: is a mixture itself; name the datasets it is made of")
+        if len(dataset) == 0:
+            raise SpliceError(f"{name}: holds no example; leave it out")
+        if dataset.length != datasets[0].length:
+            raise SpliceError(
+                f"{name}: examples of {dataset.length} tokens, {names[0]} has {datasets[0].length}; build one of them "
+                "again with the other's --length (--work keeps its graph)"
+            )
+        tokenizers = [d.manifest["tokenizer"] for d in (datasets[0], dataset)]
+        if tokenizers[0]["fingerprint"] != tokenizers[1]["fingerprint"]:
+            raise SpliceError(
+                f"{name}: made with tokenizer {tokenizers[1]['name']}, {names[0]} with {tokenizers[0]['name']}, which is "
+                "another; build one of them again with the other's --tokenizer (OUT/tokenizer is one)"
+            )
+        if dataset.manifest["join"] != datasets[0].manifest["join"]:
+            raise SpliceError(
+                f"{name}: its documents are joined by other special tokens than those of {names[0]}; build one of them "
+                "again with the other's --join"
+            )
+
+
+def _tokens_of_examples(dataset: PackedDataset) -> np.ndarray:
+    """int64 [N]: tokens of each example that are no padding."""
+    import pyarrow.parquet as pq
+
+    columns = [pq.read_table(dataset.path / "data" / name, columns=["padding"]).column(0) for name in dataset.shards]
+    return dataset.length - np.concatenate([column.to_numpy() for column in columns]).astype(np.int64)
+
+
+def _take(part: Part, name: str, counts: np.ndarray, total: int) -> Taken:
+    """As many examples as come closest to the share of `total` tokens. counts: int64 [N], tokens of each example."""
+    wanted = part.share * total
+    one_pass = int(counts.sum())
+    passes = int(wanted // one_pass)
+    ends = np.append(0, np.cumsum(counts))
+    examples = int(np.abs(ends - (wanted - passes * one_pass)).argmin())
+    if examples == len(counts):
+        passes, examples = passes + 1, 0
+    if passes > part.repeat or (passes == part.repeat and examples):
+        again = f" {part.repeat} times" if part.repeat > 1 else ""
+        raise SpliceError(
+            f"{name}: runs out: {part.share:g} of {total:,} tokens are {round(wanted):,}, and it holds {one_pass:,}{again}; "
+            f"let it `repeat: {-(-round(wanted) // one_pass)}`, or ask for at most "
+            f"{int(part.repeat * one_pass / part.share):,} --tokens"
+        )
+    return Taken(passes, examples, passes * one_pass + int(ends[examples]))
+
+
+def _fingerprint(settings: MixSettings, datasets: list[PackedDataset]) -> str:
+    parts = [
+        [part.share, part.repeat, [shard["sha256"] for shard in dataset.manifest["shards"]]]
+        for part, dataset in zip(settings.datasets, datasets, strict=True)
+    ]
+    text = json.dumps({"tokens": settings.tokens, "seed": settings.seed, "parts": parts})
+    return "mix-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _claim(output: Path, fingerprint: str) -> None:
+    """Mark `output` as this mixture's. Raises SpliceError when it holds anything else."""
+    mine = output / "build.json"
+    held = read_json(mine)
+    if held is not None and held["build"] != fingerprint:
+        raise SpliceError(f"{output}: holds another build or mixture; give another --output, or remove the directory")
+    strange = [path.name for path in output.iterdir() if path.name != "built"] if output.is_dir() else []
+    if held is None and strange:
+        raise SpliceError(f"{output}: not empty (holds {min(strange)}) and no mixture; give another --output")
+    if held is None:
+        write_json(mine, {"build": fingerprint})
+
+
+def _write(
+    settings: MixSettings, datasets: list[PackedDataset], taken: list[Taken], output: Path
+) -> list[dict[str, Any]]:
+    """Link the shards, write the last of each dataset where it is not taken whole, in an order drawn by the seed."""
+    pieces: list[tuple[int, dict[str, Any], int]] = []  # dataset, its shard, examples taken of it
+    for number, (dataset, t) in enumerate(zip(datasets, taken, strict=True)):
+        shards = dataset.manifest["shards"]
+        pieces += [(number, shard, shard["examples"]) for _ in range(t.passes) for shard in shards]
+        ends = np.cumsum([0] + [shard["examples"] for shard in shards]).tolist()
+        rest = [min(t.examples, stop) - start for start, stop in pairwise(ends) if start < t.examples]
+        pieces += [(number, shard, n) for shard, n in zip(shards, rest, strict=False)]
+    order = permutation(len(pieces), settings.seed, "mixture").tolist()
+    written = []
+    for place, piece in enumerate(order):
+        number, shard, examples = pieces[piece]
+        name = f"train-{place:05d}-of-{len(pieces):05d}.parquet"
+        source, target = datasets[number].path / "data" / shard["file"], output / "data" / name
+        entry = {"file": name, "examples": examples, "bytes": shard["bytes"], "sha256": shard["sha256"]}
+        if examples == shard["examples"]:
+            link_or_copy(source, target)
+        else:
+            with replacing(target, sync=True) as temporary:
+                _write_first(datasets[number], source, examples, temporary)
+                entry |= {"bytes": temporary.stat().st_size, "sha256": file_sha256(temporary)}
+        written.append({**entry, "dataset": number})
+    return written
+
+
+def _write_first(dataset: PackedDataset, source: Path, examples: int, target: Path) -> None:
+    """The first examples of a shard as a shard of their own."""
+    import pyarrow.parquet as pq
+
+    def rows() -> Any:
+        left = examples
+        file = pq.ParquetFile(source, memory_map=True)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            yield from read_rows(table, range(min(left, table.num_rows)))
+            left -= min(left, table.num_rows)
+            if not left:
+                return
+
+    write_shard(target, rows(), dataset.length, dataset.manifest["settings"]["retriever"])
