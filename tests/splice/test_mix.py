@@ -253,7 +253,7 @@ class TestTampering:
         first, second = sorted(shards, key=lambda s: -s["examples"])[:2]
         shutil.copy(Path("out/data") / first["file"], Path("out/data") / (second["file"] + "x"))
         os.replace(Path("out/data") / (second["file"] + "x"), Path("out/data") / second["file"])
-        with pytest.raises(Failed, match="more often|holds"):
+        with pytest.raises(Failed, match=r"more often|holds"):
             MixtureProof(Path("out")).examples()
         with pytest.raises(Failed, match="was changed"):
             MixtureProof(Path("out")).checksums()
