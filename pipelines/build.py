@@ -35,7 +35,7 @@ from .finish import finish
 from .lock import locked
 from .processes import TaskProcesses
 from .run import Run, StageTime, cpu_seconds
-from .stages import check_retriever, ingest, plan, source_settings, tokenise_and_link, write
+from .stages import check_retriever, contamination_of, ingest, plan, source_settings, tokenise_and_link, write
 
 
 def build(settings: BuildSettings, options: list[str], console: Console, processes: TaskProcesses) -> dict[str, Any]:
@@ -51,12 +51,11 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     load_beam()
     units, inputs = listing()
     check_retriever(settings, units)
-    contamination = None
-    if settings.decontaminate:
-        from splice.contamination import Contamination
-
-        contamination = Contamination.of_files(settings.decontaminate, settings.ngram_words)
+    contamination = contamination_of(settings)
+    if contamination is not None:
         inputs += contamination.fingerprint
+        if contamination.note:
+            console.print(contamination.note, highlight=False, markup=False)
     directories = stage_directories(settings, inputs, work)
     check_tokenizer(settings, directories["tokens"])
     check_writable(output, "--output")

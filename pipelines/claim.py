@@ -32,7 +32,11 @@ def claim(settings: BuildSettings, build_directory: Path, output: Path, write: b
         changed = [f"{n}: {theirs.get(n)} there, {v} asked" for n, v in mine["settings"].items() if theirs.get(n) != v]
         raise SpliceError(
             f"{output}: holds a build with other "
-            + (f"settings ({'; '.join(changed[:4])})" if changed else "input: its source files have changed since")
+            + (
+                f"settings ({'; '.join(changed[:4])})"
+                if changed
+                else "input: its source (or evaluation) files have changed since"
+            )
             + ". Give another --output (--work shares what both have in common), or remove the directory"
         )
 

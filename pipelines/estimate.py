@@ -57,10 +57,12 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
 
     from .beam import runner_options
     from .build import check_tokenizer
-    from .stages import source_settings
+    from .stages import check_retriever, contamination_of, source_settings
 
     options = runner_options(beam_options, settings.worker_count)
     units = plan_units(settings.sources, source_settings(settings))
+    check_retriever(settings, units)
+    contamination_of(settings)
     check_tokenizer(settings)
     files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
     text_bytes = sum(unit.bytes for unit in units)

@@ -96,6 +96,15 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
 
 
+def contamination_of(s: BuildSettings) -> Contamination | None:
+    """The n-grams of the evaluation files. Raises SpliceError for a file that cannot be used."""
+    if not s.decontaminate:
+        return None
+    from splice.contamination import Contamination
+
+    return Contamination.of_files(s.decontaminate, s.ngram_words)
+
+
 def needed_provenance(s: BuildSettings) -> str | None:
     """What the retriever goes by, that a document may lack: "repo", "path" or "domain"."""
     if s.retriever == "repo":

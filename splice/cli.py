@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect as signatures
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -60,9 +61,18 @@ def _run_build(settings: BuildSettings, beam_options: list[str], console: Consol
     from splice.pipelines.processes import TaskProcesses
 
     options = runner_options(beam_options, settings.worker_count)
+    with (
+        _failing_clearly(),
+        TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes,
+    ):
+        return build(settings, options, console, processes)
+
+
+@contextmanager
+def _failing_clearly() -> Iterator[None]:
+    """Full disks and interrupts as errors that say how to go on."""
     try:
-        with TaskProcesses(settings.worker_count if runs_here(options) else 1) as processes:
-            return build(settings, options, console, processes)
+        yield
     except OSError as error:
         raise BuildFailed(f"{error}. Mend it. {RESUME}") from error
     except KeyboardInterrupt:  # here, because typer ends on it without a word
@@ -139,28 +149,30 @@ def mix(
     """
     from rich.console import Console
 
+    from splice.pipelines.claim import check_writable
+    from splice.pipelines.lock import locked
+
+    from .mix import check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
-    from .mix import name_of, resolve_mix
     from .mix_summary import show_mixture, show_plan
     from .store import PackedDataset
 
     console = Console()
     settings = resolve_mix(config, tokens, seed)
-    builds = {
-        number: resolve({"retriever": "random", **part.build, "output": output / "built" / name_of(part, number)}, None)
-        for number, part in enumerate(settings.datasets)
-        if part.build is not None
-    }
+    builds = resolve_builds(settings, config, output)
     if dry_run:
         show_plan(settings, builds, console)
         return
-    paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
-    for path in paths:
-        if path not in [build.output for build in builds.values()]:
-            PackedDataset(path)  # what is missing is said before any build
-    for build in builds.values():
-        _run_build(build, _beam_options, console)
-    show_mixture(make(settings, [PackedDataset(path) for path in paths], output), output, console)
+    refuse_foreign(output)
+    check_writable(output.absolute(), "--output")
+    check_alike(settings, builds)
+    if not builds:  # what is wrong is said before anything is written
+        plan_mixture(settings, [PackedDataset(part.dataset) for part in settings.datasets if part.dataset])
+    with _failing_clearly(), locked(output):
+        for build in builds.values():
+            _run_build(build, _beam_options, console)
+        paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
+        show_mixture(make(settings, [PackedDataset(path) for path in paths], output), output, console)
 
 
 @app.command()

@@ -19,8 +19,9 @@ from .near import shingles
 class Contamination:
     """The n-grams of evaluation files. hashes: uint64 [S], ascending; owner: int32 [S], the file each is from."""
 
-    def __init__(self, hashes: np.ndarray, owner: np.ndarray, files: Sequence[str], ngram: int) -> None:
-        self.hashes, self.owner, self.files, self.ngram = hashes, owner, files, ngram
+    def __init__(self, hashes: np.ndarray, owner: np.ndarray, files: Sequence[str], ngram: int, note: str = "") -> None:
+        """note: what a user should know of the files, or ""."""
+        self.hashes, self.owner, self.files, self.ngram, self.note = hashes, owner, files, ngram, note
 
     @property
     def fingerprint(self) -> str:
@@ -31,20 +32,26 @@ class Contamination:
 
     @classmethod
     def of_files(cls, paths: Sequence[str], ngram: int) -> Contamination:
-        """Every string of .jsonl and .json (.gz, .zst), every string column of .parquet, any other file as one text.
+        """Every string of .jsonl and .json (.gz, .zst), every string in .parquet, any other file as one text.
 
-        Each string is a text of its own; one of fewer than `ngram` words counts as a whole. Raises SpliceError for a file
-        that cannot be read or holds no word.
+        Each string is a text of its own. One of fewer than `ngram` words would be found in half a corpus: it only matches
+        a document that is nothing else. Raises SpliceError for a file that cannot be read or holds no word.
         """
         hashes, owner = [], []
+        short = 0
         for number, path in enumerate(paths):
             found = [hashed for text in _texts(Path(path)) for hashed in [_of_text(text, ngram)] if len(hashed)]
             if not found:
                 raise SpliceError(f"{path}: holds no word to decontaminate by; leave it out")
             hashes += found
+            short += sum(len(hashed) == 1 for hashed in found)
             owner.append(np.full(sum(map(len, found)), number, np.int32))
         distinct, first = np.unique(np.concatenate(hashes), return_index=True)
-        return cls(distinct, np.concatenate(owner)[first], [Path(path).name for path in paths], ngram)
+        note = (
+            f"{short:,} of {len(hashes):,} texts to decontaminate by have at most --ngram-words {ngram} words; shorter ones only "
+            "match a document that is nothing else"
+        )
+        return cls(distinct, np.concatenate(owner)[first], [str(path) for path in paths], ngram, note if short else "")
 
     def found_in(self, text: bytes) -> str | None:
         """The name of the file that a document shares an n-gram with, or None."""
@@ -82,7 +89,7 @@ def _texts(path: Path) -> Iterator[bytes]:
             for number, line in enumerate(data.splitlines(), 1):
                 try:
                     yield from _strings(json.loads(line)) if line.strip() else ()
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise SpliceError(f"{path}:{number}: not JSON: {error}; mend or remove the line") from None
         elif ".json" in suffixes:
             yield from _strings(json.loads(data))
@@ -90,7 +97,7 @@ def _texts(path: Path) -> Iterator[bytes]:
             yield data
     except SpliceError:
         raise
-    except (OSError, ValueError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error, zstandard.ZstdError) as error:
         raise SpliceError(f"{path}: cannot be read to decontaminate by: {error}") from error
 
 
@@ -105,13 +112,12 @@ def _unpacked(path: Path, suffixes: list[str]) -> bytes:
 
 
 def _of_parquet(path: Path) -> Iterator[bytes]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     for batch in pq.ParquetFile(path).iter_batches(1024):
         for column in batch.columns:
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                yield from (value.encode() for value in column.to_pylist() if value)
+            if "string" in str(column.type):  # also lists and structures of them
+                yield from _strings(column.to_pylist())
 
 
 def _strings(value: Any) -> Iterator[bytes]:

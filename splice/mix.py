@@ -25,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import __version__
 from .errors import SpliceError
-from .files import link_or_copy, read_json, replacing, sweep, write_json
+from .files import LOCK, TEMPORARY, link_or_copy, read_json, replacing, sweep, write_json
 from .seeded import permutation
+from .settings import BuildSettings, settings_in
 from .store import PackedDataset
 from .store.manifest import MANIFEST
 from .store.shards import file_sha256, read_rows, write_shard
@@ -42,7 +43,7 @@ class Part(BaseModel):
 
     dataset: Path | None = None
     build: dict[str, Any] | None = None
-    name: str | None = None
+    name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
     share: float = Field(gt=0, le=1)
     repeat: int = Field(default=1, ge=1)
 
@@ -94,7 +95,47 @@ def resolve_mix(config: Path, tokens: int | None = None, seed: int | None = None
 
 def name_of(part: Part, number: int) -> str:
     """What a part is called in the mixture's manifest and in errors."""
-    return part.name or (part.dataset.name if part.dataset else f"build-{number}")
+    return part.name or (part.dataset.absolute().name if part.dataset else f"build-{number}")
+
+
+def resolve_builds(settings: MixSettings, config: Path, output: Path) -> dict[int, BuildSettings]:
+    """Part number -> the build that makes it, below OUTPUT/built, packed at random where it does not say otherwise.
+
+    Without a tokenizer of its own a build takes that of the first dataset, or of the first build, which trains one.
+    Raises SpliceError for settings that `splice build` would refuse, and for an `output` or `work` of its own.
+    """
+    builds: dict[int, BuildSettings] = {}
+    first = next((part.dataset / "tokenizer" for part in settings.datasets if part.dataset), None)
+    for number, part in enumerate(settings.datasets):
+        if part.build is None:
+            continue
+        where = f"{config}, build of {name_of(part, number)}"
+        if own := {"output", "work"} & set(part.build):
+            raise SpliceError(f"{where}: no {min(own)} here; what a mixture builds lies below its own output")
+        target = output / "built" / name_of(part, number)
+        values = {"retriever": "random", "tokenizer": first and str(first), **part.build, "output": str(target)}
+        builds[number] = settings_in(values, where)
+        first = first or target / "tokenizer"
+    return builds
+
+
+def check_alike(settings: MixSettings, builds: dict[int, BuildSettings]) -> None:
+    """Raise SpliceError, before anything is built, for a dataset that is missing and for lengths that differ."""
+    lengths = {}
+    for number, part in enumerate(settings.datasets):
+        length = PackedDataset(part.dataset).length if part.dataset else builds[number].length
+        lengths[name_of(part, number)] = length
+    _require_length(lengths)
+
+
+def _require_length(lengths: dict[str, int]) -> None:
+    first = next(iter(lengths))
+    for name, length in lengths.items():
+        if length != lengths[first]:
+            raise SpliceError(
+                f"{name}: examples of {length} tokens, {first} has {lengths[first]}; build one of them "
+                "again with the other's --length (--work keeps its graph)"
+            )
 
 
 @dataclass(frozen=True)
@@ -106,12 +147,11 @@ class Taken:
     tokens: int
 
 
-def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> dict[str, Any]:
-    """Write the mixture of `datasets` (one for each part) to `output`; gives its manifest. Run again, it goes on.
+def plan_mixture(settings: MixSettings, datasets: list[PackedDataset]) -> list[Taken]:
+    """What is taken of each dataset (one for each part). Tokens are those that are no padding.
 
-    Tokens are those that are no padding. Raises SpliceError, before anything is written, for datasets of different
-    lengths or tokenizers, a dataset that runs out, shares that examples of this length cannot meet, and an output that
-    holds something else.
+    Raises SpliceError for datasets of different lengths or tokenizers, a dataset that runs out, and shares that examples of
+    this length cannot meet.
     """
     names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
     _require_same(names, datasets)
@@ -120,6 +160,10 @@ def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> d
         int(part.repeat * n.sum() / part.share) for part, n in zip(settings.datasets, counts, strict=True)
     )
     taken = [_take(part, name, n, total) for part, name, n in zip(settings.datasets, names, counts, strict=True)]
+    if empty := next((name for name, t in zip(names, taken, strict=True) if not t.tokens), None):
+        raise SpliceError(
+            f"{empty}: its share of {total:,} tokens is less than an example of {datasets[0].length}; ask for more --tokens"
+        )
     reached = sum(t.tokens for t in taken)
     for part, name, t in zip(settings.datasets, names, taken, strict=True):
         if abs(t.tokens / reached - part.share) > PRECISION:
@@ -128,12 +172,24 @@ def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> d
                 f"{name}: its share would be {t.tokens / reached:.4f} instead of {part.share:g}, since one example of "
                 f"{length} tokens is {length / reached:.2%} of the mixture; ask for at least {length * 1000:,} --tokens"
             )
-    fingerprint = _fingerprint(settings, datasets)
+    return taken
+
+
+def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> dict[str, Any]:
+    """Write the mixture of `datasets` (one for each part) to `output`; gives its manifest. Run again, it goes on.
+
+    Raises SpliceError, before anything is written, as `plan_mixture`, and for an output that holds something else.
+    """
+    taken = plan_mixture(settings, datasets)
+    reached = sum(t.tokens for t in taken)
+    names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
+    fingerprint = _fingerprint(settings, names, datasets)
     _claim(output, fingerprint)
     manifest = read_json(output / MANIFEST)
-    if manifest is not None and all((output / "data" / s["file"]).is_file() for s in manifest["shards"]):
+    if manifest is not None and all(_size(output / "data" / s["file"]) == s["bytes"] for s in manifest["shards"]):
         return manifest
-    sweep(output / "data")
+    for directory in ("data", "tokenizer", "datasets"):
+        sweep(output / directory)
     shards = _write(settings, datasets, taken, output)
     first = datasets[0].manifest
     for path in sorted((datasets[0].path / "tokenizer").iterdir()):
@@ -169,21 +225,17 @@ def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> d
 
 
 def _require_same(names: list[str], datasets: list[PackedDataset]) -> None:
+    _require_length({name: dataset.length for name, dataset in zip(names, datasets, strict=True)})
     for name, dataset in zip(names, datasets, strict=True):
         if dataset.manifest.get("kind") == KIND:
             raise SpliceError(f"{name}: is a mixture itself; name the datasets it is made of")
         if len(dataset) == 0:
             raise SpliceError(f"{name}: holds no example; leave it out")
-        if dataset.length != datasets[0].length:
-            raise SpliceError(
-                f"{name}: examples of {dataset.length} tokens, {names[0]} has {datasets[0].length}; build one of them "
-                "again with the other's --length (--work keeps its graph)"
-            )
         tokenizers = [d.manifest["tokenizer"] for d in (datasets[0], dataset)]
         if tokenizers[0]["fingerprint"] != tokenizers[1]["fingerprint"]:
             raise SpliceError(
-                f"{name}: made with tokenizer {tokenizers[1]['name']}, {names[0]} with {tokenizers[0]['name']}, which is "
-                "another; build one of them again with the other's --tokenizer (OUT/tokenizer is one)"
+                f"{name}: made with another tokenizer ({tokenizers[1]['name']}, {tokenizers[1]['fingerprint'][:8]}) than "
+                f"{names[0]} ({tokenizers[0]['name']}, {tokenizers[0]['fingerprint'][:8]}); build one of them again with the other's --tokenizer (OUT/tokenizer is one)"
             )
         if dataset.manifest["join"] != datasets[0].manifest["join"]:
             raise SpliceError(
@@ -219,26 +271,39 @@ def _take(part: Part, name: str, counts: np.ndarray, total: int) -> Taken:
     return Taken(passes, examples, passes * one_pass + int(ends[examples]))
 
 
-def _fingerprint(settings: MixSettings, datasets: list[PackedDataset]) -> str:
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _fingerprint(settings: MixSettings, names: list[str], datasets: list[PackedDataset]) -> str:
     parts = [
-        [part.share, part.repeat, [shard["sha256"] for shard in dataset.manifest["shards"]]]
-        for part, dataset in zip(settings.datasets, datasets, strict=True)
+        [name, part.share, part.repeat, [shard["sha256"] for shard in dataset.manifest["shards"]]]
+        for name, part, dataset in zip(names, settings.datasets, datasets, strict=True)
     ]
     text = json.dumps({"tokens": settings.tokens, "seed": settings.seed, "parts": parts})
     return "mix-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def refuse_foreign(output: Path) -> None:
+    """Raise SpliceError for an output that is no directory, or that holds what is neither a build's nor a mixture's."""
+    if output.exists() and not output.is_dir():
+        raise SpliceError(f"{output}: not a directory; give another --output")
+    names = [path.name for path in output.iterdir()] if output.is_dir() else []
+    strange = [name for name in names if name not in ("built", LOCK) and not name.startswith(TEMPORARY)]
+    if strange and "build.json" not in names:
+        raise SpliceError(f"{output}: not empty (holds {min(strange)}) and no mixture; give another --output")
+
+
 def _claim(output: Path, fingerprint: str) -> None:
     """Mark `output` as this mixture's. Raises SpliceError when it holds anything else."""
-    mine = output / "build.json"
-    held = read_json(mine)
+    refuse_foreign(output)
+    held = read_json(output / "build.json")
     if held is not None and held["build"] != fingerprint:
         raise SpliceError(f"{output}: holds another build or mixture; give another --output, or remove the directory")
-    strange = [path.name for path in output.iterdir() if path.name != "built"] if output.is_dir() else []
-    if held is None and strange:
-        raise SpliceError(f"{output}: not empty (holds {min(strange)}) and no mixture; give another --output")
+    for leftover in output.glob(f"{TEMPORARY}*"):
+        leftover.unlink()
     if held is None:
-        write_json(mine, {"build": fingerprint})
+        write_json(output / "build.json", {"build": fingerprint})
 
 
 def _write(

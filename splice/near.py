@@ -1,6 +1,7 @@
 """Documents that share most of their word sequences: near-duplicates of each other, and copies of evaluation data.
 
-A shingle is n words in a row, known by a hash; words are those of the BM25 engine. Near-duplicates are found by MinHash
+A shingle is n words in a row, known by a hash; words are those of the BM25 engine, but that each Chinese, Japanese or
+Korean character is one, since these are written without spaces. Near-duplicates are found by MinHash
 (Broder 1997) with banding: signatures by the rensa library, from shingle hashes that numba makes of the bytes; documents
 whose signatures agree in a band are compared, and a share of equal entries of at least the threshold, an estimate of the
 Jaccard similarity of their shingles, makes them one cluster.
@@ -23,6 +24,7 @@ PERMUTATIONS = 128
 SEED = 0
 RECALL = 0.97  # of pairs at the threshold, by which the bands are chosen; what they find is then compared
 COMPARED = 1 << 16  # pairs at a time
+SIGNED = 2048  # documents at a time: rensa gives their signatures as Python numbers
 
 
 @njit(cache=True, nogil=True)
@@ -34,11 +36,19 @@ def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray,
         h = FNV_OFFSET
         length = 0
         end = offsets[d + 1]
-        for i in range(offsets[d], end + 1):
-            letter = LETTERS[data[i]] if i < end else np.uint8(0)
+        i = offsets[d]
+        while i <= end:
+            # Three bytes from U+3000 to U+D7FF: a character that is a word; U+3000 to U+303F and U+FF00 to U+FF7F are
+            # punctuation, mostly.
+            punctuation = i + 2 < end and (
+                (data[i] == 0xE3 and data[i + 1] == 0x80) or (data[i] == 0xEF and 0xBC <= data[i + 1] <= 0xBD)
+            )
+            ideograph = punctuation or (i + 2 < end and 0xE3 <= data[i] <= 0xED)
+            letter = LETTERS[data[i]] if i < end and not ideograph else np.uint8(0)
             if letter:
                 h = (h ^ np.uint64(letter)) * FNV_PRIME
                 length += 1
+                i += 1
                 continue
             if length > 1:
                 ring[words % size] = h
@@ -46,9 +56,21 @@ def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray,
                 if words >= size:
                     out[n] = _joined(ring, words, size)
                     n += 1
-            if length:
+            h = FNV_OFFSET
+            length = 0
+            if not ideograph:
+                i += 1
+                continue
+            if not punctuation:
+                for j in range(3):
+                    h = (h ^ np.uint64(data[i + j])) * FNV_PRIME
+                ring[words % size] = h
+                words += 1
+                if words >= size:
+                    out[n] = _joined(ring, words, size)
+                    n += 1
                 h = FNV_OFFSET
-                length = 0
+            i += 3
         if 0 < words < size:  # shorter than a shingle: all of it is one
             out[n] = _joined(ring, words, words)
             n += 1
@@ -73,7 +95,8 @@ def shingles(data: np.ndarray, offsets: np.ndarray, size: int) -> tuple[np.ndarr
     data, offsets = data.view(), offsets.astype(np.int64)
     data.setflags(write=False)
     ends = np.zeros(len(offsets), np.int64)
-    out = np.empty(int(offsets[-1] - offsets[0]) // 3 + len(offsets), np.uint64)
+    # A word takes two bytes at least, and what ends it a third, but where a character that is a word does.
+    out = np.empty(int(offsets[-1] - offsets[0]) // 2 + len(offsets), np.uint64)
     return out[: _shingles(data, offsets, size, out, ends)], ends
 
 
@@ -81,9 +104,13 @@ def signatures(data: np.ndarray, offsets: np.ndarray, size: int) -> np.ndarray:
     """MinHash signatures uint32 [n, P] of the documents' shingles; all ones where there are none."""
     from rensa import RMinHash
 
-    hashes, ends = shingles(data, offsets, size)
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, ends.astype(np.uint64), PERMUTATIONS, SEED)
-    return np.array(matrix.to_rows(), np.uint32).reshape(-1, PERMUTATIONS)
+    out = np.empty((len(offsets) - 1, PERMUTATIONS), np.uint32)
+    for start in range(0, len(out), SIGNED):
+        some = offsets[start : start + SIGNED + 1]
+        hashes, ends = shingles(data, some, size)
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, ends.astype(np.uint64), PERMUTATIONS, SEED)
+        out[start : start + SIGNED] = matrix.to_rows()
+    return out
 
 
 def rows_of_a_band(threshold: float) -> int:

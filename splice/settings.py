@@ -222,13 +222,26 @@ def _from_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise SpliceError(f"{path}: expected `name: value` lines, found a {type(values).__name__}")
+    return _as_names(values)
+
+
+def settings_in(values: dict[str, Any], where: str) -> BuildSettings:
+    """The settings of a build that stand in another file, at `where`. Raises SpliceError as `resolve`."""
+    values = _as_names(values)
+    try:
+        settings = BuildSettings.model_validate(values)
+    except ValidationError as error:
+        raise SpliceError(_explain(error, values, {}, Path(where))) from None
+    if not settings.sources:
+        raise SpliceError(f"{where}: no source; list `sources:`")
+    return settings
+
+
+def _as_names(values: dict[str, Any]) -> dict[str, Any]:
+    """What YAML says in the settings' own names, one value standing for a list of one."""
     values = {str(name).replace("-", "_"): value for name, value in values.items()}
-    if isinstance(values.get("sources"), str):
-        values["sources"] = [values["sources"]]
-    for name in ("glob", "decontaminate"):
-        if isinstance(values.get(name), str):
-            values[name] = [values[name]]
-    return values
+    lists = ("sources", "glob", "decontaminate")
+    return {name: [v] if name in lists and isinstance(v, str) else v for name, v in values.items()}
 
 
 def _explain(error: ValidationError, values: dict[str, Any], given: dict[str, Any], config: Path | None) -> str:

@@ -150,7 +150,7 @@ class Proof:
             if (b[new] != 0).any() or (b[~new] != e[:-1][~new[1:]]).any() or (e < b).any() or (e > sequence[d]).any():
                 problems.add(f"pack {number}: pieces of a document overlap, leave a gap or reach past its end")
             uses = np.bincount(d[new], minlength=len(sequence))
-            most = self.manifest["settings"]["max_uses"]
+            most = self.manifest["settings"].get("max_uses", 1)
             if (uses > most).any():
                 problems.add(
                     f"pack {number}: document {np.flatnonzero(uses > most)[0]} is used more than {_times(most)}"

@@ -42,7 +42,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         from ..near import first_of_cluster
 
         similar = first_of_cluster(_signatures(directory, len(sources)), ~exact, args["near_threshold"])
-        first = np.where(exact, first, similar)
+        first = np.where(exact, similar[first], similar)  # of a copy, the document its original gave way to
     kept = np.flatnonzero(first == np.arange(len(row)))
     size = _sizes(tables)
     pack = assign(_repositories(tables, sources)[kept], size[kept], args["pack_documents"], args["max_repo_bytes"])

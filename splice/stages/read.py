@@ -15,6 +15,7 @@ from ..packs import binary_arrays, open_table
 from ..shared import shared
 
 BATCH_BYTES = 16 * 2**20
+BATCH_ROWS = 2**16
 PROVENANCE = ("repo", "path", "domain")  # what a document may have or not
 
 
@@ -108,7 +109,7 @@ class _Writer:
         for column, value in zip(self.rows, row, strict=True):
             column.append(value)
         self.bytes += len(document.text)
-        if self.bytes >= BATCH_BYTES:
+        if self.bytes >= BATCH_BYTES or len(self.rows[0]) == BATCH_ROWS:
             self._flush()
 
     def _flush(self) -> None:

@@ -194,7 +194,7 @@ def test_an_output_with_another_builds_settings(build, source, tmp_path, capsys)
     assert "Give another --output (--work shares what both have in common), or remove the directory" in message
     (source / "repo" / "f9.txt").write_text("a new file")
     assert build("src") == 2
-    assert "out: holds a build with other input: its source files have changed since" in said(capsys)
+    assert "out: holds a build with other input: its source (or evaluation) files have changed since" in said(capsys)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
     (source / "repo" / "f9.txt").unlink()
     assert build("src", "--workers", "1") == 0
@@ -707,8 +707,9 @@ def test_a_retriever_that_has_nothing_to_go_by_says_so(build, tmp_path, capsys, 
 
 
 def test_files_have_no_fields(build, source, capsys):
-    assert build("src", "--retriever", "domain", "--domain-field", "topic") == 2
-    assert "source src: its documents are files, and files have no fields" in said(capsys)
+    for flags in ((), ("--dry-run",)):
+        assert build("src", "--retriever", "domain", "--domain-field", "topic", *flags) == 2
+        assert "source src: its documents are files, and files have no fields" in said(capsys)
 
 
 def test_a_few_documents_without_a_path_are_counted_and_packed(build, tmp_path, capsys):

@@ -487,10 +487,18 @@ class TestCleanInput:
         exact = self.build(corpus, tokenizer_file, "exact")
         assert json.loads((exact / "manifest.json").read_text())["ledger"]["sources"]["corpus"]["packed"] == 100
 
+    def test_what_a_copy_of_a_near_duplicate_repeats_is_in_the_dataset(self, corpus, tokenizer_file):
+        near = sorted(corpus.rglob("zz_copy*.py"))[0]
+        (corpus / "r2" / "zzz_again.py").write_bytes(near.read_bytes())
+        output = self.build(corpus, tokenizer_file, "out", "--dedup", "near", "--near-threshold", 0.7)
+        (again,) = self.refused(output, "duplicate").values()
+        tables = [pq.read_table(path) for path in (output / "documents").glob("0*.parquet")]
+        assert again.removeprefix("corpus:") in {name for table in tables for name in table.column("id").to_pylist()}
+
     def test_evaluation_data(self, corpus, tokenizer_file, capsys):
         flags = ("--decontaminate", corpus.parent / "eval.jsonl")
         output = self.build(corpus, tokenizer_file, "out", *flags)
-        assert list(self.refused(output, "contaminated").values()) == ["eval.jsonl"] * 5
+        assert list(self.refused(output, "contaminated").values()) == [str(corpus.parent / "eval.jsonl")] * 5
         tokenizer = load_tokenizer(str(output / "tokenizer"), fast=False)
         dataset = PackedDataset(output)
         assert not any("northern city" in tokenizer.decode(dataset[i].input_ids) for i in range(len(dataset)))
@@ -503,6 +511,8 @@ class TestCleanInput:
         assert "holds a build with other" in capsys.readouterr().err
 
     def test_an_evaluation_file_that_is_not_there_is_named_before_any_work(self, corpus, tokenizer_file, capsys):
-        output = self.build(corpus, tokenizer_file, "out", "--decontaminate", corpus / "gone.jsonl", expect=2)
-        assert "gone.jsonl: cannot be read to decontaminate by" in capsys.readouterr().err
-        assert not output.exists()
+        for flags in ((), ("--dry-run",)):
+            gone = ("--decontaminate", corpus / "gone.jsonl", *flags)
+            output = self.build(corpus, tokenizer_file, "out", *gone, expect=2)
+            assert "gone.jsonl: cannot be read to decontaminate by" in capsys.readouterr().err
+            assert not output.exists()
