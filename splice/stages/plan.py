@@ -53,8 +53,9 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     with replacing(plan_path(directory, args["pack"])) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", compression_level=1)
     # A document that was split keeps its edge in every piece; it is one step.
-    steps = columns["score"][~np.isnan(columns["score"]) & (columns["begin"] == 0)]
-    control = _control_scores(index, pack.n_documents, settings.seed, args["pack"])
+    is_step = ~np.isnan(columns["score"]) & (columns["begin"] == 0)
+    steps = columns["score"][is_step]
+    control = _control_scores(index, columns["parent"][is_step], pack.n_documents, settings.seed, args["pack"])
     return {
         "documents": pack.n_documents,
         "examples": plan.examples,
@@ -92,12 +93,17 @@ def _fates(pack: Pack, plan: dict[str, np.ndarray], before: int) -> dict[str, di
     }
 
 
-def _control_scores(index: Retriever | None, n: int, seed: int, pack: int) -> np.ndarray:
-    """Scores of steps that random packing would make: neighbours in a seeded random order of the same documents."""
-    if index is None or n < 2:
+def _control_scores(index: Retriever | None, parents: np.ndarray, n: int, seed: int, pack: int) -> np.ndarray:
+    """Scores of steps that random packing would make: from the same documents to others at random.
+
+    From the same, because a long query scores high with whatever it meets, and long documents are rarely queries: they
+    fill their examples.
+    """
+    if index is None or n < 2 or len(parents) == 0:
         return np.zeros(0)
-    order = permutation(n, seed, "control", pack)[: CONTROL_PAIRS + 1]
-    return index.pair_scores(order[:-1], order[1:])
+    some = parents[permutation(len(parents), seed, "control", pack)[:CONTROL_PAIRS]]
+    others = np.resize(permutation(n, seed, "control documents", pack), len(some))
+    return index.pair_scores(some, np.where(others == some, (others + 1) % n, others))
 
 
 def plan_path(directory: Path, pack: int) -> Path:

@@ -516,3 +516,19 @@ class TestCleanInput:
             output = self.build(corpus, tokenizer_file, "out", *gone, expect=2)
             assert "gone.jsonl: cannot be read to decontaminate by" in capsys.readouterr().err
             assert not output.exists()
+
+
+def test_the_control_asks_the_same_documents(build, tmp_path, tokenizer_file):
+    """A long document scores high as a query with any other, and is never one here: it fills its example."""
+    for i in range(60):
+        words = [f"common{j}" for j in range(20)] + [f"topic{i % 6}_{j}" for j in range(10)]
+        path = tmp_path / "src" / f"{i:02d}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(" ".join(words) + " " + f"own{i} " * 3)
+    for i in range(20):
+        long = " ".join(f"common{j % 20} topic{j % 6}_{j % 10}" for j in range(1000))
+        (tmp_path / "src" / f"long{i}.txt").write_text(f"{long} {i}")
+    arguments = ["build", tmp_path / "src", "--output", tmp_path / "out", *SMALL, "--tokenizer", tokenizer_file]
+    assert run([str(a) for a in arguments]) == 0
+    scores = json.loads((tmp_path / "out" / "manifest.json").read_text())["scores"]
+    assert scores["mean_step"] > scores["mean_control"] > 0
