@@ -45,7 +45,7 @@ class BuildSettings(BaseModel):
 
     retriever: Literal["bm25", "repo", "domain", "random"] = setting(
         "bm25",
-        "how neighbours are found: bm25; the directory tree (repo); at random within a domain; at random (the baseline)",
+        "how neighbours are found; repo: by the directory tree; domain: at random within one; random: the baseline",
         "link",
         "Method",
     )
@@ -70,7 +70,7 @@ class BuildSettings(BaseModel):
         "bos_eos", "special tokens written around each document", "walk", "Method"
     )
     noise: float = setting(
-        0.0, "share of the retrieved documents that random ones take the place of", "walk", "Method", ge=0, le=1
+        0.0, "share of the retrieved documents that are replaced by random ones", "walk", "Method", ge=0, le=1
     )
     max_uses: int = setting(1, "examples that one document may be in", "walk", "Method", ge=1, le=1024)
     seed: int = setting(0, "roots, shuffles and the order of examples", "walk", "Method", ge=0, lt=2**63)
