@@ -1,4 +1,4 @@
-"""One stage as a Beam pipeline: Create(descriptors) | Reshuffle | ParDo(run task).
+"""Stages as Beam pipelines: Create(descriptors) | Reshuffle | ParDo(run task).
 
 Only descriptors of some hundred bytes pass through Beam; documents, indexes and tokens lie in files. Nothing is read
 back from Beam either: what a task did is in its receipt, so any runner that can run a ParDo will do.
@@ -74,11 +74,11 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
     failure = failure_of(tasks)
     if failure is not None:
         raise failure
-    lost = [task.name for task in tasks if not task.marker.exists()]
+    lost = [task for task in tasks if not task.marker.exists()]
     if lost:
         raise BuildFailed(
-            f"the runner ended without an error, but {len(lost)} of {len(tasks)} {tasks[0].stage} tasks left no receipt "
-            f"(first: {lost[0]}); run the same command again to go on"
+            f"the runner ended without an error, but {len(lost)} of {len(tasks)} tasks left no receipt "
+            f"(first: {lost[0].stage}/{lost[0].name}); run the same command again to go on"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from splice.errors import SpliceError
 from splice.files import LOCK, TEMPORARY, read_json, write_json
 from splice.settings import BuildSettings
-from splice.store.manifest import MANIFEST
+from splice.store.manifest import MANIFEST, shards_are_whole
 
 
 def claim(settings: BuildSettings, build_directory: Path, output: Path, write: bool) -> None:
@@ -46,9 +46,7 @@ def finished(output: Path, build_directory: Path) -> dict[str, Any] | None:
     manifest = read_json(output / MANIFEST)
     if manifest is None or manifest["build"] != build_directory.name:
         return None
-    sizes = {shard["file"]: shard["bytes"] for shard in manifest["shards"]}
-    whole = all(_size(output / "data" / name) == size for name, size in sizes.items())
-    return manifest if whole else None
+    return manifest if shards_are_whole(output, manifest) else None
 
 
 def check_writable(directory: Path, flag: str) -> None:
@@ -56,7 +54,3 @@ def check_writable(directory: Path, flag: str) -> None:
     there = next(path for path in (directory, *directory.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise SpliceError(f"{there}: not a directory that can be written to; give another {flag}")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1

@@ -1,4 +1,4 @@
-"""The command line: splice build, validate, inspect. Other rooms are imported only when their command runs."""
+"""The command line: splice build, mix, validate, inspect. Other rooms are imported only when their command runs."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def mix(
     from splice.pipelines.claim import check_writable
     from splice.pipelines.lock import locked
 
-    from .mix import check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
+    from .mix import Taken, check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
     from .mix_summary import show_mixture, show_plan
     from .store import PackedDataset
@@ -165,14 +165,20 @@ def mix(
         return
     refuse_foreign(output)
     check_writable(output.absolute(), "--output")
-    check_alike(settings, builds)
-    if not builds:  # what is wrong is said before anything is written
-        plan_mixture(settings, [PackedDataset(part.dataset) for part in settings.datasets if part.dataset])
+    paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
+
+    def planned() -> tuple[list[PackedDataset], list[Taken]]:
+        datasets = [PackedDataset(path) for path in paths]
+        return datasets, plan_mixture(settings, datasets)
+
+    if builds:
+        check_alike(settings, builds)
+    ready = None if builds else planned()  # what is wrong is said before anything is written
     with _failing_clearly(), locked(output):
         for build in builds.values():
             _run_build(build, _beam_options, console)
-        paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
-        show_mixture(make(settings, [PackedDataset(path) for path in paths], output), output, console)
+        datasets, taken = ready or planned()
+        show_mixture(make(settings, datasets, taken, output), output, console)
 
 
 @app.command()

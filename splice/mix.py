@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import __version__
 from .errors import SpliceError
 from .files import LOCK, TEMPORARY, link_or_copy, read_json, replacing, sweep, write_json
 from .seeded import permutation
-from .settings import BuildSettings, settings_in
+from .settings import BuildSettings, read_yaml, settings_in
 from .store import PackedDataset
-from .store.manifest import MANIFEST
+from .store.manifest import MANIFEST, shards_are_whole
 from .store.shards import file_sha256, read_rows, write_shard
 
 KIND = "mixture"
+PREFIX = "mix-"  # of the name of a mixture in build.json, where a build has its own
 PRECISION = 0.001  # of the mixture's tokens, by which a share may be off
 
 
@@ -64,12 +64,7 @@ def resolve_mix(config: Path, tokens: int | None = None, seed: int | None = None
     Raises SpliceError for a file that cannot be read, an unknown name, shares that do not add up to 1, a part that names
     neither or both of `dataset` and `build`, two parts of one name.
     """
-    try:
-        values = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpliceError(f"{config}: cannot be read ({error.strerror}); give the YAML file of a mixture") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpliceError(f"{config}: not valid YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(config)
     if not isinstance(values, dict):
         raise SpliceError(f"{config}: not a mixture; it needs `datasets:`, a list of `dataset:` and `share:`")
     values |= {name: value for name, value in (("tokens", tokens), ("seed", seed)) if value is not None}
@@ -175,18 +170,17 @@ def plan_mixture(settings: MixSettings, datasets: list[PackedDataset]) -> list[T
     return taken
 
 
-def mix(settings: MixSettings, datasets: list[PackedDataset], output: Path) -> dict[str, Any]:
-    """Write the mixture of `datasets` (one for each part) to `output`; gives its manifest. Run again, it goes on.
+def mix(settings: MixSettings, datasets: list[PackedDataset], taken: list[Taken], output: Path) -> dict[str, Any]:
+    """Write what `plan_mixture` takes of the datasets to `output`; gives the manifest. Run again, it goes on.
 
-    Raises SpliceError, before anything is written, as `plan_mixture`, and for an output that holds something else.
+    Raises SpliceError, before anything is written, for an output that holds something else.
     """
-    taken = plan_mixture(settings, datasets)
     reached = sum(t.tokens for t in taken)
     names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
     fingerprint = _fingerprint(settings, names, datasets)
     _claim(output, fingerprint)
     manifest = read_json(output / MANIFEST)
-    if manifest is not None and all(_size(output / "data" / s["file"]) == s["bytes"] for s in manifest["shards"]):
+    if manifest is not None and shards_are_whole(output, manifest):
         return manifest
     for directory in ("data", "tokenizer", "datasets"):
         sweep(output / directory)
@@ -271,27 +265,26 @@ def _take(part: Part, name: str, counts: np.ndarray, total: int) -> Taken:
     return Taken(passes, examples, passes * one_pass + int(ends[examples]))
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
-
-
 def _fingerprint(settings: MixSettings, names: list[str], datasets: list[PackedDataset]) -> str:
     parts = [
         [name, part.share, part.repeat, [shard["sha256"] for shard in dataset.manifest["shards"]]]
         for name, part, dataset in zip(names, settings.datasets, datasets, strict=True)
     ]
     text = json.dumps({"tokens": settings.tokens, "seed": settings.seed, "parts": parts})
-    return "mix-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def refuse_foreign(output: Path) -> None:
-    """Raise SpliceError for an output that is no directory, or that holds what is neither a build's nor a mixture's."""
+    """Raise SpliceError for an output that is no directory, or that holds something else than a mixture."""
     if output.exists() and not output.is_dir():
         raise SpliceError(f"{output}: not a directory; give another --output")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
     strange = [name for name in names if name not in ("built", LOCK) and not name.startswith(TEMPORARY)]
     if strange and "build.json" not in names:
         raise SpliceError(f"{output}: not empty (holds {min(strange)}) and no mixture; give another --output")
+    held = read_json(output / "build.json")
+    if held is not None and not held["build"].startswith(PREFIX):
+        raise SpliceError(f"{output}: holds a build; give another --output, or remove the directory")
 
 
 def _claim(output: Path, fingerprint: str) -> None:
@@ -299,7 +292,7 @@ def _claim(output: Path, fingerprint: str) -> None:
     refuse_foreign(output)
     held = read_json(output / "build.json")
     if held is not None and held["build"] != fingerprint:
-        raise SpliceError(f"{output}: holds another build or mixture; give another --output, or remove the directory")
+        raise SpliceError(f"{output}: holds another mixture; give another --output, or remove the directory")
     for leftover in output.glob(f"{TEMPORARY}*"):
         leftover.unlink()
     if held is None:

@@ -51,11 +51,8 @@ def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray,
                 i += 1
                 continue
             if length > 1:
-                ring[words % size] = h
+                n = _add_word(h, ring, words, size, out, n)
                 words += 1
-                if words >= size:
-                    out[n] = _joined(ring, words, size)
-                    n += 1
             h = FNV_OFFSET
             length = 0
             if not ideograph:
@@ -64,11 +61,8 @@ def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray,
             if not punctuation:
                 for j in range(3):
                     h = (h ^ np.uint64(data[i + j])) * FNV_PRIME
-                ring[words % size] = h
+                n = _add_word(h, ring, words, size, out, n)
                 words += 1
-                if words >= size:
-                    out[n] = _joined(ring, words, size)
-                    n += 1
                 h = FNV_OFFSET
             i += 3
         if 0 < words < size:  # shorter than a shingle: all of it is one
@@ -76,6 +70,16 @@ def _shingles(data: np.ndarray, offsets: np.ndarray, size: int, out: np.ndarray,
             n += 1
         ends[d + 1] = n
     return n
+
+
+@njit(cache=True, nogil=True)
+def _add_word(word: np.uint64, ring: np.ndarray, words: int, size: int, out: np.ndarray, n: int) -> int:
+    """Take a word after `words` others, write the shingle that it ends; the number of shingles so far."""
+    ring[words % size] = word
+    if words + 1 < size:
+        return n
+    out[n] = _joined(ring, words + 1, size)
+    return n + 1
 
 
 @njit(cache=True, nogil=True)

@@ -170,9 +170,7 @@ def _level(load: np.ndarray, documents: int) -> np.ndarray:
     total = int(load.sum()) + documents
     free = np.maximum(-(-total // len(load)) - load, 0)
     filled = np.minimum(np.cumsum(free), documents)
-    share = np.diff(filled, prepend=0)
-    share[-1] += documents - int(filled[-1])
-    return np.repeat(np.arange(len(load)), share)
+    return np.repeat(np.arange(len(load)), np.diff(filled, prepend=0))
 
 
 def parts_of(size_bytes: Sequence[int] | np.ndarray, part_bytes: int) -> list[tuple[int, int]]:

@@ -343,15 +343,19 @@ class Proof:
         self.counts.examples += 1
 
     def _stored(self) -> Iterator[Example]:
+        for name in self.dataset.shards:
+            yield from self._examples_of(name)
+
+    def _examples_of(self, name: str) -> Iterator[Example]:
+        """The examples of one shard."""
         import pyarrow.parquet as pq
 
-        for name in self.dataset.shards:
-            file = pq.ParquetFile(self.path / "data" / name, memory_map=True)
-            if not file.schema_arrow.equals(schema()):
-                raise Failed(f"data/{name}: its columns are not those of a dataset")
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group)
-                yield from read_rows(table, range(table.num_rows))
+        file = pq.ParquetFile(self.path / "data" / name, memory_map=True)
+        if not file.schema_arrow.equals(schema()):
+            raise Failed(f"data/{name}: its columns are not those of a dataset")
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            yield from read_rows(table, range(table.num_rows))
 
     def _whole_document(self, example: Example, i: int) -> np.ndarray | None:
         """The ids of a document that is whole in this example, without separators; None for a piece."""

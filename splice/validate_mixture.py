@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .mix import PRECISION
-from .store.shards import Example, read_rows, schema
 from .validate import Failed, Problems, Proof
 
 
@@ -56,13 +55,3 @@ class MixtureProof(Proof):
                 raise Failed(f"{part['name']}: {tokens / total:.4f} of the tokens, asked for {part['share']:g}")
         reached = (f"{p['name']} {t / total:.2%}" for p, t in zip(self.manifest["mixture"], self._tokens, strict=True))
         return f"{total:,} tokens: {', '.join(reached)}"
-
-    def _examples_of(self, name: str) -> Iterator[Example]:
-        import pyarrow.parquet as pq
-
-        file = pq.ParquetFile(self.path / "data" / name, memory_map=True)
-        if not file.schema_arrow.equals(schema()):
-            raise Failed(f"data/{name}: its columns are not those of a dataset")
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
-            yield from read_rows(table, range(table.num_rows))

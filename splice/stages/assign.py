@@ -181,7 +181,7 @@ def _write_sample(
     hashes: np.ndarray,
     size: np.ndarray,
 ) -> None:
-    """The documents of the smallest content hashes, 8 MB of them: a uniform sample that no order can change."""
+    """The documents of the smallest content hashes, SAMPLE_BYTES of them: a uniform sample that no order can change."""
     import pyarrow as pa
 
     by_hash = kept[np.argsort(hashes[kept, 0], kind="stable")]

@@ -23,3 +23,9 @@ def read_manifest(dataset: Path) -> dict[str, Any]:
         )
         raise SpliceError(f"{dataset}: no {MANIFEST} ({hint})")
     return manifest
+
+
+def shards_are_whole(dataset: Path, manifest: dict[str, Any]) -> bool:
+    """Whether every shard of the manifest is there at its full size."""
+    paths = [(dataset / "data" / shard["file"], shard["bytes"]) for shard in manifest["shards"]]
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths)

@@ -235,7 +235,10 @@ def test_an_output_that_holds_something_else(mix, datasets, capsys):
     assert "not empty (holds notes.txt)" in capsys.readouterr().err
     assert mix(PAPER, "--tokens", 64_000, output="mixed") == 0
     assert mix(PAPER, "--tokens", 32_000, output="mixed") == 2
-    assert "holds another build or mixture" in capsys.readouterr().err
+    assert "holds another mixture" in capsys.readouterr().err
+    shutil.copytree(datasets / "a", "dataset")
+    assert mix(PAPER, output="dataset") == 2
+    assert "dataset: holds a build" in capsys.readouterr().err
     shutil.copytree("mixed", "again")
     Path("again.yaml").write_text("datasets: [{dataset: again, share: 1}]")
     assert run(["mix", "again.yaml", "--output", "nested"]) == 2
