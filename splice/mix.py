@@ -64,7 +64,7 @@ def resolve_mix(config: Path, tokens: int | None = None, seed: int | None = None
     Raises SpliceError for a file that cannot be read, an unknown name, shares that do not add up to 1, a part that names
     neither or both of `dataset` and `build`, two parts of one name.
     """
-    values = read_yaml(config)
+    values = read_yaml(config, "give the YAML file of a mixture")
     if not isinstance(values, dict):
         raise SpliceError(f"{config}: not a mixture; it needs `datasets:`, a list of `dataset:` and `share:`")
     values |= {name: value for name, value in (("tokens", tokens), ("seed", seed)) if value is not None}

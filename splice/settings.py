@@ -211,18 +211,18 @@ def resolve(flags: dict[str, Any], config: Path | None) -> BuildSettings:
     return settings
 
 
-def read_yaml(path: Path) -> Any:
-    """What a YAML file holds. Raises SpliceError where it cannot be read."""
+def read_yaml(path: Path, remedy: str) -> Any:
+    """What a YAML file holds. Raises SpliceError, with the remedy, where it cannot be read."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SpliceError(f"{path}: cannot be read ({error.strerror}); name a YAML file") from None
+        raise SpliceError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpliceError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _from_yaml(path: Path) -> dict[str, Any]:
-    values = read_yaml(path)
+    values = read_yaml(path, "give a YAML file with --config")
     if values is None:
         return {}
     if not isinstance(values, dict):
