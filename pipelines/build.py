@@ -2,7 +2,8 @@
 
     WORK/ingest-FP/   read/ assign/ packs/             by sources, filters, packs
     WORK/tokens-FP/   tokenizer/ tokens/ documents/    by ingest and tokenizer
-    WORK/link-FP/     index/ graph/                    by ingest and retriever
+    WORK/embed-FP/    embeddings/                      by ingest and encoder (dense, hybrid)
+    WORK/link-FP/     index/ graph/                    by ingest, embed and retriever
     WORK/walk-FP/     plan/                            by tokens, link, k, length, order, policies, seed
     OUTPUT/data/      the shards                       by walk and shard size
 
@@ -18,7 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -32,10 +33,14 @@ from splice.tokenizer_files import SIDE_FILES
 from .beam import load_beam, local_processes
 from .claim import check_writable, claim, finished
 from .finish import finish
+from .link import check_embeddings, encoder_of
 from .lock import locked
 from .processes import TaskProcesses
 from .run import Run, StageTime, cpu_seconds
 from .stages import check_retriever, contamination_of, ingest, plan, source_settings, tokenise_and_link, write
+
+if TYPE_CHECKING:
+    from splice.encoder import Located
 
 
 def build(settings: BuildSettings, options: list[str], console: Console, processes: TaskProcesses) -> dict[str, Any]:
@@ -51,12 +56,14 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     load_beam()
     units, inputs = listing()
     check_retriever(settings, units)
+    encoder = encoder_of(settings)
     contamination = contamination_of(settings)
     if contamination is not None:
         inputs += contamination.fingerprint
         if contamination.note:
             console.print(contamination.note, highlight=False, markup=False)
-    directories = stage_directories(settings, inputs, work)
+    directories = stage_directories(settings, inputs, work, encoder)
+    check_embeddings(encoder, directories.get("embed"))
     check_tokenizer(settings, directories["tokens"])
     check_writable(output, "--output")
     check_writable(work, "--work")
@@ -81,14 +88,14 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
             threading.Thread(target=import_engines, args=(settings,), daemon=True).start()
         try:
             ingested = ingest(run, units, contamination, directories["ingest"])
-            tokens, starts = tokenise_and_link(run, ingested, directories)
+            tokens, graph = tokenise_and_link(run, ingested, encoder, directories)
         except SpliceError as refusal:
             if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():
                 (output / "build.json").unlink(missing_ok=True)  # the output is free for what the user mends
             raise
-        plans = plan(run, ingested, tokens, starts, directories)
+        plans = plan(run, ingested, tokens, graph, directories)
         shards = write(run, ingested, tokens, plans, directories, output)
-        return finish(run, ingested, tokens, plans, shards, directories, output, started)
+        return finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
 
 
 def import_engines(settings: BuildSettings) -> None:
@@ -98,7 +105,10 @@ def import_engines(settings: BuildSettings) -> None:
 
     import splice.stages.tokenise
 
-    if settings.retriever == "bm25":
+    if settings.has_encoder:
+        import faiss  # noqa: F401
+        import sentence_transformers  # noqa: F401
+    if settings.has_link and settings.retriever != "dense":
         import splice.bm25
         import splice.stages.search  # noqa: F401
 
@@ -117,14 +127,20 @@ def check_tokenizer(settings: BuildSettings, tokens_directory: Path | None = Non
         load_tokenizer(settings.tokenizer, fast=False).require(settings.join)
 
 
-def stage_directories(settings: BuildSettings, inputs: str, work: Path) -> dict[str, Path]:
-    """Stage -> its directory, named by its fingerprint; "write" names nothing on disk but the whole build."""
-    ingest = settings.fingerprint("ingest", inputs)
-    tokens = settings.fingerprint("tokens", f"{ingest} {_tokenizer_hash(settings)}")
-    link = settings.fingerprint("link", ingest)
-    walk = settings.fingerprint("walk", f"{tokens} {link}")
-    write = settings.fingerprint("write", walk)
-    prints = {"ingest": ingest, "tokens": tokens, "link": link, "walk": walk, "write": write}
+def stage_directories(
+    settings: BuildSettings, inputs: str, work: Path, encoder: Located | None = None
+) -> dict[str, Path]:
+    """Stage -> its directory, named by its fingerprint; "write" names nothing on disk but the whole build.
+
+    "embed" is among them where there is an encoder.
+    """
+    prints = {"ingest": settings.fingerprint("ingest", inputs)}
+    prints["tokens"] = settings.fingerprint("tokens", f"{prints['ingest']} {_tokenizer_hash(settings)}")
+    if encoder is not None:
+        prints["embed"] = settings.fingerprint("embed", f"{prints['ingest']} {encoder.identity}")
+    prints["link"] = settings.fingerprint("link", prints.get("embed", prints["ingest"]))
+    prints["walk"] = settings.fingerprint("walk", f"{prints['tokens']} {prints['link']}")
+    prints["write"] = settings.fingerprint("write", prints["walk"])
     return {stage: work / f"{stage}-{fingerprint}" for stage, fingerprint in prints.items()}
 
 

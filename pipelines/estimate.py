@@ -18,6 +18,7 @@ START_CPU_SECONDS = 6.0  # interpreter, Beam, tokenizer: paid once
 READ_CPU_SECONDS_PER_FILE = 20e-6
 CPU_SECONDS_PER_MB = 0.030  # read, filter, hash, tokenise, index, write
 SEARCH_CPU_SECONDS = 6.0e-9  # per pair of a query and a document of its pack, at 700 words a document
+EMBED_FLOPS = 130e9  # a second of a core, counted as if all float32 weights multiplied, embedding tables too
 WALK_CPU_SECONDS_PER_DOCUMENT = 40e-6
 BYTES_PER_DOCUMENT = 7_000  # where a source does not say how many documents it holds
 BYTES_PER_TOKEN = 2.7
@@ -36,13 +37,16 @@ class Estimate:
     disk_bytes: int
 
 
-def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: int) -> Estimate:
-    """From the size of the input. Memory is the pack's (text, index and one float per document and query of a batch)."""
+def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: int, weight_bytes: int = 0) -> Estimate:
+    """From the size of the input and of the encoder's weights, which are taken to run on CPUs. Memory is the pack's (text, index and one float per document and query of a batch)."""
     packs = max(1, -(-documents // settings.pack_documents))
     per_pack = documents / packs
     cpu = START_CPU_SECONDS + files * READ_CPU_SECONDS_PER_FILE + text_bytes / 1e6 * CPU_SECONDS_PER_MB
-    if settings.retriever == "bm25":
+    if settings.has_link and settings.retriever != "dense":
         cpu += documents * per_pack * SEARCH_CPU_SECONDS + documents * WALK_CPU_SECONDS_PER_DOCUMENT
+    if weight_bytes:
+        tokens_each = min(settings.encoder_tokens, text_bytes / max(documents, 1) / BYTES_PER_TOKEN)
+        cpu += documents * tokens_each * (weight_bytes / 4) * 2 / EMBED_FLOPS
     memory = 400 * 2**20 + int(text_bytes / packs * 1.5 + per_pack * 4 * (128 * settings.worker_count + 600))
     tokens = int(text_bytes / BYTES_PER_TOKEN)
     return Estimate(documents, packs, text_bytes, tokens, cpu, memory, int(text_bytes * 1.1 + tokens * 3.2))
@@ -57,17 +61,19 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
 
     from .beam import runner_options
     from .build import check_tokenizer
+    from .link import encoder_of
     from .stages import check_retriever, contamination_of, source_settings
 
     options = runner_options(beam_options, settings.worker_count)
     units = plan_units(settings.sources, source_settings(settings))
     check_retriever(settings, units)
+    encoder = encoder_of(settings)
     contamination_of(settings)
     check_tokenizer(settings)
     files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
     text_bytes = sum(unit.bytes for unit in units)
     documents = files + sum(max(1, unit.bytes // BYTES_PER_DOCUMENT) for unit in units if unit.kind != "tree")
-    e = estimate(settings, files, documents, text_bytes)
+    e = estimate(settings, files, documents, text_bytes, encoder.weight_bytes if encoder else 0)
     lines = [yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False) + f"# runner: {' '.join(options)}"]
     lines.append("# about what it will take, before filters:")
     for name, value in (

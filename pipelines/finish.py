@@ -17,6 +17,7 @@ from splice.ledger import imbalances, make_ledger
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt
 
+from .link import Linked
 from .run import Run
 from .stages import Ingested, Tokens
 
@@ -25,6 +26,7 @@ def finish(
     run: Run,
     ingested: Ingested,
     tokens: Tokens,
+    graph: Linked | None,
     plans: list[Receipt],
     shards: list[Receipt],
     directories: dict[str, Path],
@@ -48,9 +50,10 @@ def finish(
         "splice": __version__,
         "build": directories["write"].name,
         "settings": {**s.model_dump(mode="json", exclude={"output", "work", "workers"})},
-        "versions": _versions(),
+        "versions": _versions(s.has_encoder),
         "input_hash": ingested.assigned["hash"],
         "tokenizer": tokens.tokenizer,
+        "encoder": graph.encoder if graph else None,
         "join": {
             "bos_id": tokens.bos_id,
             "eos_id": tokens.eos_id,
@@ -105,10 +108,17 @@ def _gather_quarantine(directory: Path, target: Path) -> None:
             out.write(path.read_bytes())
 
 
-def _versions() -> dict[str, str]:
+def _versions(encoder: bool) -> dict[str, str]:
+    """Of what the result may depend on. FAISS has several packages of one module, which tells its version itself."""
     from importlib.metadata import version
 
-    return {name: version(name) for name in ("apache-beam", "gigatoken", "numba", "numpy", "pyarrow", "tokenizers")}
+    names = ["apache-beam", "gigatoken", "numba", "numpy", "pyarrow", "tokenizers"]
+    versions = {name: version(name) for name in names + ["sentence-transformers", "torch", "transformers"] * encoder}
+    if encoder:
+        import faiss
+
+        versions["faiss"] = faiss.__version__
+    return versions
 
 
 def _peak_rss_bytes() -> int:

@@ -14,12 +14,13 @@ from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit
 from splice.task import Receipt, Task
 
+from .link import Linked, link_stages, linked
 from .run import Run, Stage
 
 if TYPE_CHECKING:
     from splice.contamination import Contamination
+    from splice.encoder import Located
 
-SEARCH_BLOCK = 1024  # documents of one search task
 TOKENISED_BYTES = 40_000  # take about as long as one search in a pack of 50,000 documents
 
 
@@ -161,25 +162,25 @@ def _remedy(s: BuildSettings, need: str | None) -> str:
 
 
 def tokenise_and_link(
-    run: Run, ingested: Ingested, directories: dict[str, Path]
-) -> tuple[Tokens, list[list[int]] | None]:
+    run: Run, ingested: Ingested, encoder: Located | None, directories: dict[str, Path]
+) -> tuple[Tokens, Linked | None]:
     """Tokenise every pack and find all its documents' neighbours: neither needs the other.
 
-    Gives the tokens, and per pack where the blocks of its graph start (None where the retriever has no graph).
+    Gives the tokens and the graph, which is None where the retriever has none.
     """
     s = run.settings
     directory = directories["tokens"]
     stages = [tokenizer_stage(s, ingested, directory), tokenise_stage(s, ingested, directory)]
-    starts = None
     if s.has_link:
-        starts = [list(range(0, n, SEARCH_BLOCK)) for n in ingested.documents]
-        # Between the two, so that the workers search until there is a tokenizer.
-        stages.insert(1, index_stage(s, ingested, directories["link"]))
-        stages.append(search_stage(s, ingested, starts, directories["link"]))
+        *first, search = link_stages(s, encoder, ingested.directory, ingested.parts, ingested.documents, directories)
+        # Between the two, so that the workers are busy until there is a tokenizer.
+        stages[1:1] = first
+        stages.append(search)
     receipts = run.together(stages)
     (tokenizer,) = receipts["tokenizer"]
     bos_id, eos_id = (_separator(which, s, tokenizer) for which in ("bos", "eos"))
-    return Tokens(directory, tokenizer, receipts["tokenise"], bos_id, eos_id), starts
+    found = linked(encoder, ingested.documents, receipts.get("embed", [])) if s.has_link else None
+    return Tokens(directory, tokenizer, receipts["tokenise"], bos_id, eos_id), found
 
 
 def tokenizer_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
@@ -200,38 +201,8 @@ def tokenise_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Sta
     return Stage("tokenise", tasks, [size // TOKENISED_BYTES for *_, size in cuts])
 
 
-def index_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
-    """A task for every pack."""
-    bm25 = {name: getattr(s, name) for name in ("k1", "b", "query_tf", "max_df")}
-    base = {
-        "ingest": str(ingested.directory),
-        "bm25": bm25,
-        "keep": len(ingested.parts) == 1,
-        "threads": max(1, s.worker_count // (len(ingested.parts) + 1)),  # one trains the tokenizer
-    }
-    args = [{**base, "pack": p, "parts": n} for p, n in enumerate(ingested.parts)]
-    tasks = [Task("index", f"{p:05d}", str(directory), arg) for p, arg in enumerate(args)]
-    return Stage("index", tasks, ingested.documents)
-
-
-def search_stage(s: BuildSettings, ingested: Ingested, starts: list[list[int]], directory: Path) -> Stage:
-    """A task for every block of every pack."""
-    blocks = [(p, a, min(a + SEARCH_BLOCK, ingested.documents[p])) for p, block in enumerate(starts) for a in block]
-    tasks = [
-        Task(
-            "search",
-            f"{p:05d}-{a:08d}",
-            str(directory),
-            {"pack": p, "start": a, "stop": b, "neighbours": s.neighbours},
-            after="index",
-        )
-        for p, a, b in blocks
-    ]
-    return Stage("search", tasks, [b - a for _, a, b in blocks])
-
-
 def plan(
-    run: Run, ingested: Ingested, tokens: Tokens, starts: list[list[int]] | None, directories: dict[str, Path]
+    run: Run, ingested: Ingested, tokens: Tokens, graph: Linked | None, directories: dict[str, Path]
 ) -> list[Receipt]:
     """Walk every pack's graph."""
     s = run.settings
@@ -239,7 +210,7 @@ def plan(
     walk = {name: getattr(s, name) for name in names}
     shared = {
         "ingest": str(ingested.directory),
-        "link": None if starts is None else str(directories["link"]),
+        "link": None if graph is None else str(directories["link"]),
         "tokens": str(tokens.directory),
         "before": int(tokens.bos_id is not None),
         "after": int(tokens.eos_id is not None),
@@ -252,7 +223,7 @@ def plan(
             "plan",
             f"{p:05d}",
             str(directories["walk"]),
-            {**shared, "pack": p, "parts": n, "starts": starts and starts[p]},
+            {**shared, "pack": p, "parts": n, "starts": graph and graph.starts[p]},
         )
         for p, n in enumerate(ingested.parts)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from splice.inspect import short
 from splice.ledger import total
 from splice.settings import BuildSettings
 
@@ -57,9 +58,9 @@ def headline(manifest: dict[str, Any]) -> Table:
         rows.append(("documents used again", f"{reuses:,} times, {total(ledger, 'reused_tokens'):,} tokens"))
     scores = manifest["scores"]
     if scores["mean_step"] is not None:
-        rows.append(("mean score of a step", f"{scores['mean_step']:.1f}"))
+        rows.append(("mean score of a step", short(scores["mean_step"])))
         if scores["mean_control"] is not None:
-            rows.append(("  of random packing", f"{scores['mean_control']:.1f}"))
+            rows.append(("  of random packing", short(scores["mean_control"])))
     for name, value in rows:
         table.add_row(name, value)
     return table

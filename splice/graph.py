@@ -17,8 +17,8 @@ import numpy as np
 class Retriever(Protocol):
     """What a retriever offers the walk. N documents, numbered as in the pack; a query is a whole document.
 
-    Scores are float64 and compare only within one query. Ties are broken by document number. Documents of no positive
-    score are no neighbours.
+    Scores are float64 and compare only within one query. Ties are broken by document number. Which documents are no
+    neighbours at all is the retriever's to say (BM25: those that share no term), and does not depend on the mask.
     """
 
     @property

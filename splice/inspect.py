@@ -15,6 +15,11 @@ from .store import PackedDataset
 EXCERPT_TOKENS = 64
 
 
+def short(score: float) -> str:
+    """A score in four digits or so: BM25's are hundreds, inner products may be hundredths."""
+    return f"{score:.1f}" if abs(score) >= 100 else f"{score:.4g}"
+
+
 def show_example(path: Path, index: int, console: Console) -> None:
     """Print the documents of example `index`: parents, scores, token ranges, first line of text."""
     from .tokenizer import load_tokenizer
@@ -38,7 +43,7 @@ def show_example(path: Path, index: int, console: Console) -> None:
         table.add_row(
             str(i),
             "root" if math.isnan(score) else "earlier" if parent < 0 else str(parent),
-            "" if math.isnan(score) else f"{score:.1f}",
+            "" if math.isnan(score) else short(score),
             f"{start}:{end}",
             f"{a}:{b}",
             Text.assemble(title, "\n", text, no_wrap=True, overflow="ellipsis"),

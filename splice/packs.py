@@ -49,6 +49,13 @@ class Pack:
         columns = [batch.column("tokens") for batch in self.tokens]
         return [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
 
+    def text(self, document: int) -> bytes:
+        """The text of one document."""
+        part = int(np.searchsorted(self.first, document, side="right")) - 1
+        data, offsets = self.texts[part]
+        start, stop = offsets[document - self.first[part] :][:2]
+        return data[start:stop].tobytes()
+
     def strings(self, column: str) -> list[str | None]:
         """A column of the documents' provenance: "id", "source", "repo", "path" or "domain"."""
         return [value for part in self.parts for value in part.column(column).to_pylist()]

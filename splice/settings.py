@@ -20,7 +20,16 @@ from .errors import SpliceError
 # Part of every fingerprint: raised when a stage's files change their meaning, so that old ones are never reused.
 FORMAT = 2
 
-Stage = Literal["ingest", "tokens", "link", "walk", "write", "run"]
+Stage = Literal["ingest", "tokens", "embed", "link", "walk", "write", "run"]
+
+
+_BM25 = ("k1", "b", "query_tf", "max_df", "neighbours")
+# The retrievers that search, and which of the settings of link each has a use for.
+LINK_SETTINGS: dict[str, tuple[str, ...]] = {
+    "bm25": _BM25,
+    "dense": ("neighbours",),
+    "hybrid": (*_BM25, "merge", "bm25_weight", "window"),
+}
 
 
 def setting(default: Any, help: str, stage: Stage, panel: str, **bounds: Any) -> Any:
@@ -43,9 +52,10 @@ class BuildSettings(BaseModel):
     )
     workers: int = setting(0, "tasks at a time; 0: one per core", "run", "Where", ge=0, le=1024)
 
-    retriever: Literal["bm25", "repo", "domain", "random"] = setting(
+    retriever: Literal["bm25", "dense", "hybrid", "repo", "domain", "random"] = setting(
         "bm25",
-        "how neighbours are found; repo: by the directory tree; domain: at random within one; random: the baseline",
+        "how neighbours are found; dense: by an encoder; hybrid: bm25 and dense; repo: by the directory tree; "
+        "domain: at random within one; random: the baseline",
         "link",
         "Method",
     )
@@ -112,8 +122,26 @@ class BuildSettings(BaseModel):
     )
     max_df: float = setting(1.0, "BM25: ignore terms in more than this share of documents", "link", "BM25", gt=0, le=1)
     neighbours: int = setting(
-        32, "neighbours kept per document; changes speed, not results", "link", "BM25", ge=1, le=4096
+        32, "neighbours kept per document; changes speed, not results", "link", "Packs", ge=1, le=4096
     )
+
+    encoder: str = setting(
+        "facebook/contriever-msmarco",
+        "sentence-transformers or transformers model: hub name or directory",
+        "embed",
+        "Dense, hybrid",
+    )
+    encoder_tokens: int = setting(
+        512, "tokens of a document that are embedded, its first", "embed", "Dense, hybrid", ge=1, le=2**20
+    )
+    merge: Literal["rrf", "sum"] = setting(
+        "rrf",
+        "hybrid: reciprocal ranks, or the weighted sum of scores normalised over the window",
+        "link",
+        "Dense, hybrid",
+    )
+    bm25_weight: float = setting(0.5, "hybrid: BM25's share of a score", "link", "Dense, hybrid", ge=0, le=1)
+    window: int = setting(256, "hybrid: best documents of each that are merged", "link", "Dense, hybrid", ge=1, le=4096)
 
     shard_tokens: int = setting(2**24, "tokens in one Parquet shard", "write", "Shards", ge=16)
 
@@ -137,7 +165,12 @@ class BuildSettings(BaseModel):
     @property
     def has_link(self) -> bool:
         """Whether neighbours are searched for beforehand; the other retrievers know them without."""
-        return self.retriever == "bm25"
+        return self.retriever in LINK_SETTINGS
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the retriever goes by an encoder's embeddings."""
+        return self.retriever in ("dense", "hybrid")
 
     def of_stage(self, *stages: Stage) -> dict[str, Any]:
         """The settings that first matter to one of `stages`, as JSON values."""
@@ -159,8 +192,10 @@ class BuildSettings(BaseModel):
                 values["ngram_words"] = None
         if stage == "ingest":
             values["domain_field"] = self.row_domain
-        if stage == "link" and not self.has_link:
-            values = {"retriever": self.retriever}
+        if stage == "link":
+            values = {name: values[name] for name in ("retriever", *LINK_SETTINGS.get(self.retriever, ()))}
+        if stage == "embed":
+            values.pop("encoder")  # what it is made of is in `inputs`
         if stage == "walk" and self.retriever == "domain":
             values["domain_field"] = self.domain_field
         text = json.dumps({"format": FORMAT, "stage": stage, "settings": values, "inputs": inputs}, sort_keys=True)

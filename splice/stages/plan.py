@@ -36,7 +36,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     index: Retriever | None = None
     roots: np.ndarray | None = None
     if args["link"] is not None:
-        index = saved_index(args["link"], args["pack"])
+        index = saved_index(args["link"], args["pack"], args["retriever"])
         neighbours, scores = read_graph(Path(args["link"]), args["pack"], args["starts"])
     elif args["retriever"] == "random":
         neighbours, scores = np.full((pack.n_documents, 1), -1, np.int32), np.zeros((pack.n_documents, 1), np.float32)

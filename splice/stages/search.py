@@ -12,8 +12,8 @@ from .index import saved_index
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: pack, start, stop, neighbours (m). Writes graph/PPPPP-SSSSSSSS.parquet: neighbours [m], scores [m]."""
-    index = saved_index(str(directory), args["pack"])
+    """args: pack, retriever, start, stop, neighbours (m). Writes graph/PPPPP-SSSSSSSS.parquet: neighbours [m], scores [m]."""
+    index = saved_index(str(directory), args["pack"], args["retriever"])
     queries = np.arange(args["start"], args["stop"])
     documents, scores = index.neighbours(queries, args["neighbours"], threads)
     _write(graph_path(directory, args["pack"], args["start"]), documents, scores.astype(np.float32))

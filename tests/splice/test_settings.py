@@ -11,13 +11,15 @@ import pytest
 import yaml
 
 from splice.cli import run
+from splice.encoder import Located
 from splice.errors import SpliceError
 from splice.pipelines.build import stage_directories
 from splice.settings import BuildSettings, fields, resolve
 
 # Stage -> what is made anew with it.
 AFTER = {
-    "ingest": {"ingest", "tokens", "link", "walk", "write"},
+    "ingest": {"ingest", "tokens", "embed", "link", "walk", "write"},
+    "embed": {"embed", "link", "walk", "write"},
     "tokens": {"tokens", "walk", "write"},
     "link": {"link", "walk", "write"},
     "walk": {"walk", "write"},
@@ -56,6 +58,11 @@ MATTERS = {
     "query_tf": ("link", "sqrt"),
     "max_df": ("link", 0.5),
     "neighbours": ("link", 8),
+    "encoder": (None, "some/other"),  # what it is made of is in the fingerprint's input
+    "encoder_tokens": ("embed", 256),
+    "merge": ("link", "sum"),
+    "bm25_weight": ("link", 0.3),
+    "window": ("link", 100),
     "k": ("walk", 2),
     "length": ("walk", 4096),
     "order": ("walk", "reverse"),
@@ -69,13 +76,15 @@ MATTERS = {
 }
 
 
-def directories(inputs: str = "the files", **values) -> dict[str, Path]:
-    """Stage -> its directory in a work directory, as the pipeline names it."""
-    return stage_directories(BuildSettings(**{"sources": ["a"], **values}), inputs, Path("work"))
+def directories(inputs: str = "the files", commit: str = "c0", **values) -> dict[str, Path]:
+    """Stage -> its directory in a work directory, as the pipeline names it; all stages, so of a hybrid retriever."""
+    settings = BuildSettings(**{"sources": ["a"], "retriever": "hybrid", **values})
+    encoder = Located("some/encoder", Path("cache"), commit) if settings.has_encoder else None
+    return stage_directories(settings, inputs, Path("work"), encoder)
 
 
 def changed(before: dict[str, Path], after: dict[str, Path]) -> set[str]:
-    return {stage for stage in before if before[stage] != after[stage]}
+    return {stage for stage in before if stage in after and before[stage] != after[stage]}
 
 
 def test_the_table_above_has_every_setting():
@@ -87,6 +96,25 @@ def test_the_table_above_has_every_setting():
 def test_a_setting_makes_its_stage_and_those_after_it_anew_and_no_other(name):
     stage, value = MATTERS[name]
     assert changed(directories(), directories(**{name: value})) == AFTER[stage]
+
+
+@pytest.mark.parametrize("name", ["k1", "b", "query_tf", "max_df", "merge", "window"])
+def test_dense_packing_has_no_use_for_what_bm25_is_told(name):
+    values = {"retriever": "dense", name: MATTERS[name][1]}
+    assert changed(directories(retriever="dense"), directories(**values)) == set()
+
+
+@pytest.mark.parametrize("name", ["merge", "window", "bm25_weight", "encoder_tokens"])
+def test_nor_bm25_for_what_the_others_are(name):
+    values = {"retriever": "bm25", name: MATTERS[name][1]}
+    assert changed(directories(retriever="bm25"), directories(**values)) == set()
+
+
+def test_dense_and_hybrid_share_their_embeddings_which_are_those_of_an_encoder():
+    dense, hybrid = directories(retriever="dense"), directories()
+    assert dense["embed"] == hybrid["embed"]
+    assert dense["link"] != hybrid["link"]
+    assert changed(directories(), directories(commit="c1")) == AFTER["embed"]
 
 
 @pytest.mark.parametrize("name", ["k1", "b", "query_tf", "max_df", "neighbours"])

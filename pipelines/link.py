@@ -1,0 +1,160 @@
+"""The link stages: embeddings where the retriever goes by them, its index, and the search for all neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from splice.errors import SpliceError
+from splice.files import read_json
+from splice.settings import BuildSettings
+from splice.task import Receipt, Task
+
+from .run import Stage
+
+if TYPE_CHECKING:
+    from splice.encoder import Located
+
+SEARCH_BLOCK = 1024  # documents of one search task
+EMBED_BLOCK = 256  # documents of one embedding task: some minutes of a CPU with a large encoder, a moment of a GPU
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What link leaves. starts: of each pack, where the blocks of its graph start; encoder: what the manifest says of it."""
+
+    starts: list[list[int]]
+    encoder: dict[str, Any] | None
+
+
+def encoder_of(s: BuildSettings) -> Located | None:
+    """The encoder of a retriever that goes by one. Raises SpliceError where it, or what it needs, is missing."""
+    if not s.has_encoder:
+        return None
+    from splice.encoder import locate, require
+
+    require()
+    return locate(s.encoder)
+
+
+def check_embeddings(encoder: Located | None, directory: Path | None) -> None:
+    """Raise SpliceError where the embeddings that are there already have another dimension than the encoder's."""
+    if encoder is None or encoder.dimension is None or directory is None:
+        return
+    for path in sorted((directory / "done").glob("embed-*.json")):
+        stored = (read_json(path) or {}).get("dimension")
+        if stored != encoder.dimension:
+            raise SpliceError(
+                f"{directory}: holds embeddings of dimension {stored}, and encoder {encoder.name} gives {encoder.dimension}; "
+                "remove the directory to embed again, or give the encoder they were made with"
+            )
+
+
+def link_stages(
+    s: BuildSettings,
+    encoder: Located | None,
+    ingest: Path,
+    parts: Sequence[int],
+    documents: Sequence[int],
+    directories: dict[str, Path],
+) -> list[Stage]:
+    """Embed (where there is an encoder), index and search. parts, documents: of each pack."""
+    link = directories["link"]
+    stages = [
+        _index(s, ingest, parts, documents, directories.get("embed"), link),
+        _search(s, documents, link),
+    ]
+    if encoder is not None:
+        stages.insert(0, _embed(s, encoder, ingest, parts, documents, directories["embed"]))
+    return stages
+
+
+def linked(encoder: Located | None, documents: Sequence[int], embedded: list[Receipt]) -> Linked:
+    """What the stages left, from the receipts of `embed`."""
+    facts = None
+    if encoder is not None:
+        devices = sorted({receipt["device"] for receipt in embedded})
+        facts = {
+            "name": encoder.name,
+            "revision": encoder.revision,
+            "fingerprint": encoder.identity,
+            **{name: embedded[0][name] if embedded else None for name in ("dimension", "tokens")},
+            "devices": devices,
+        }
+    return Linked([_starts(n, SEARCH_BLOCK) for n in documents], facts)
+
+
+def _embed(
+    s: BuildSettings,
+    encoder: Located,
+    ingest: Path,
+    parts: Sequence[int],
+    documents: Sequence[int],
+    directory: Path,
+) -> Stage:
+    """A task for every block of every pack."""
+    base = {
+        "ingest": str(ingest),
+        "encoder": encoder.name if encoder.revision else str(encoder.directory.resolve()),
+        "revision": encoder.revision,
+        "tokens": s.encoder_tokens,
+    }
+    blocks = [(p, a, min(a + EMBED_BLOCK, n)) for p, n in enumerate(documents) for a in _starts(n, EMBED_BLOCK)]
+    tasks = [
+        Task(
+            "embed",
+            f"{p:05d}-{a:08d}",
+            str(directory),
+            {**base, "number": number, "pack": p, "parts": parts[p], "start": a, "stop": b},
+        )
+        for number, (p, a, b) in enumerate(blocks)
+    ]
+    return Stage("embed", tasks, [b - a for _, a, b in blocks])
+
+
+def _index(
+    s: BuildSettings, ingest: Path, parts: Sequence[int], documents: Sequence[int], embed: Path | None, directory: Path
+) -> Stage:
+    """A task for every pack."""
+    base = {
+        "ingest": str(ingest),
+        "retriever": s.retriever,
+        "bm25": {name: getattr(s, name) for name in ("k1", "b", "query_tf", "max_df")},
+        "hybrid": {name: getattr(s, name) for name in ("merge", "bm25_weight", "window")},
+        "embed": embed and str(embed),
+        "keep": len(parts) == 1,
+        "threads": max(1, s.worker_count // (len(parts) + 1)),  # one trains the tokenizer
+    }
+    tasks = [
+        Task(
+            "index",
+            f"{p:05d}",
+            str(directory),
+            {**base, "pack": p, "parts": n, "blocks": _starts(documents[p], EMBED_BLOCK)},
+            after="embed",
+        )
+        for p, n in enumerate(parts)
+    ]
+    return Stage("index", tasks, list(documents))
+
+
+def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stage:
+    """A task for every block of every pack."""
+    blocks = [(p, a, min(a + SEARCH_BLOCK, n)) for p, n in enumerate(documents) for a in _starts(n, SEARCH_BLOCK)]
+    tasks = [
+        Task(
+            "search",
+            f"{p:05d}-{a:08d}",
+            str(directory),
+            {"pack": p, "retriever": s.retriever, "start": a, "stop": b, "neighbours": s.neighbours},
+            after="index",
+        )
+        for p, a, b in blocks
+    ]
+    return Stage("search", tasks, [b - a for _, a, b in blocks])
+
+
+def _starts(documents: int, block: int) -> list[int]:
+    return list(range(0, documents, block))
