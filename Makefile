@@ -44,6 +44,8 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/knn.py --corpus bench/corpus/linux --json bench/results/knn.json
 	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/results/build.json
 	$(BIN)/python bench/dedup.py --corpus bench/corpus/linux --json bench/results/dedup.json
+	$(BIN)/python bench/dense.py --corpus bench/corpus/linux --json bench/results/dense.json
+	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
 	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:

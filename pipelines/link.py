@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SEARCH_BLOCK = 1024  # documents of one search task
 EMBED_BLOCK = 256  # documents of one embedding task: some minutes of a CPU with a large encoder, a moment of a GPU
 
+EMBED_WEIGHT = 100  # embedding a document on a CPU takes as long as searching for so many, with a small encoder
+
 
 @dataclass(frozen=True)
 class Linked:
@@ -80,7 +82,8 @@ def linked(encoder: Located | None, documents: Sequence[int], embedded: list[Rec
             "name": encoder.name,
             "revision": encoder.revision,
             "fingerprint": encoder.identity,
-            **{name: embedded[0][name] if embedded else None for name in ("dimension", "tokens")},
+            "dimension": embedded[0]["dimension"] if embedded else None,
+            "tokens": embedded[0]["max_tokens"] if embedded else None,
             "devices": devices,
         }
     return Linked([_starts(n, SEARCH_BLOCK) for n in documents], facts)
@@ -111,7 +114,7 @@ def _embed(
         )
         for number, (p, a, b) in enumerate(blocks)
     ]
-    return Stage("embed", tasks, [b - a for _, a, b in blocks])
+    return Stage("embed", tasks, [EMBED_WEIGHT * (b - a) for _, a, b in blocks])
 
 
 def _index(

@@ -114,22 +114,74 @@ def resolve_builds(settings: MixSettings, config: Path, output: Path) -> dict[in
     return builds
 
 
+@dataclass(frozen=True)
+class Like:
+    """What the datasets of a mixture must have in common. join: the option; tokenizer: its name and fingerprint."""
+
+    name: str
+    length: int
+    join: str
+    tokenizer: tuple[str, str]
+
+
 def check_alike(settings: MixSettings, builds: dict[int, BuildSettings]) -> None:
-    """Raise SpliceError, before anything is built, for a dataset that is missing and for lengths that differ."""
-    lengths = {}
+    """Raise SpliceError, before anything is built, for a dataset that is missing or none to mix, and for those that do not go
+    together: other lengths, tokenizers or joins."""
+    likes, trained = [], {}
     for number, part in enumerate(settings.datasets):
-        length = PackedDataset(part.dataset).length if part.dataset else builds[number].length
-        lengths[name_of(part, number)] = length
-    _require_length(lengths)
+        name = name_of(part, number)
+        if part.dataset:
+            likes.append(_like(name, PackedDataset(part.dataset)))
+            continue
+        build = builds[number]
+        tokenizer = trained.get(build.tokenizer or "") or _tokenizer_of(build, name)
+        trained[str(_target(build) / "tokenizer")] = tokenizer
+        likes.append(Like(name, build.length, build.join, tokenizer))
+    _require_same(likes)
 
 
-def _require_length(lengths: dict[str, int]) -> None:
-    first = next(iter(lengths))
-    for name, length in lengths.items():
-        if length != lengths[first]:
+def _tokenizer_of(build: BuildSettings, name: str) -> tuple[str, str]:
+    from .tokenizer import load_tokenizer
+
+    if build.tokenizer is None:
+        return "trained on the way", f"for {name}"
+    tokenizer = load_tokenizer(build.tokenizer, fast=False)
+    return tokenizer.name, tokenizer.fingerprint
+
+
+def _target(build: BuildSettings) -> Path:
+    assert build.output is not None
+    return build.output
+
+
+def _like(name: str, dataset: PackedDataset) -> Like:
+    manifest = dataset.manifest
+    if manifest.get("kind") == KIND:
+        raise SpliceError(f"{name}: is a mixture itself; name the datasets it is made of")
+    if len(dataset) == 0:
+        raise SpliceError(f"{name}: holds no example; leave it out")
+    tokenizer = manifest["tokenizer"]
+    return Like(name, dataset.length, manifest["settings"]["join"], (tokenizer["name"], tokenizer["fingerprint"]))
+
+
+def _require_same(likes: list[Like]) -> None:
+    first = likes[0]
+    for like in likes[1:]:
+        if like.length != first.length:
             raise SpliceError(
-                f"{name}: examples of {length} tokens, {first} has {lengths[first]}; build one of them "
+                f"{like.name}: examples of {like.length} tokens, {first.name} has {first.length}; build one of them "
                 "again with the other's --length (--work keeps its graph)"
+            )
+        if like.tokenizer[1] != first.tokenizer[1]:
+            theirs, ours = (f"{name}, {fingerprint[:8]}" for name, fingerprint in (like.tokenizer, first.tokenizer))
+            raise SpliceError(
+                f"{like.name}: made with another tokenizer ({theirs}) than {first.name} ({ours}); build one of them "
+                "again with the other's --tokenizer (OUT/tokenizer is one)"
+            )
+        if like.join != first.join:
+            raise SpliceError(
+                f"{like.name}: its documents are joined by other special tokens than those of {first.name}; build one of "
+                "them again with the other's --join"
             )
 
 
@@ -149,7 +201,7 @@ def plan_mixture(settings: MixSettings, datasets: list[PackedDataset]) -> list[T
     this length cannot meet.
     """
     names = [name_of(part, number) for number, part in enumerate(settings.datasets)]
-    _require_same(names, datasets)
+    _require_same([_like(name, dataset) for name, dataset in zip(names, datasets, strict=True)])
     counts = [_tokens_of_examples(dataset) for dataset in datasets]
     total = settings.tokens or min(
         int(part.repeat * n.sum() / part.share) for part, n in zip(settings.datasets, counts, strict=True)
@@ -216,26 +268,6 @@ def mix(settings: MixSettings, datasets: list[PackedDataset], taken: list[Taken]
     }
     write_json(output / MANIFEST, manifest, sync=True)
     return manifest
-
-
-def _require_same(names: list[str], datasets: list[PackedDataset]) -> None:
-    _require_length({name: dataset.length for name, dataset in zip(names, datasets, strict=True)})
-    for name, dataset in zip(names, datasets, strict=True):
-        if dataset.manifest.get("kind") == KIND:
-            raise SpliceError(f"{name}: is a mixture itself; name the datasets it is made of")
-        if len(dataset) == 0:
-            raise SpliceError(f"{name}: holds no example; leave it out")
-        tokenizers = [d.manifest["tokenizer"] for d in (datasets[0], dataset)]
-        if tokenizers[0]["fingerprint"] != tokenizers[1]["fingerprint"]:
-            raise SpliceError(
-                f"{name}: made with another tokenizer ({tokenizers[1]['name']}, {tokenizers[1]['fingerprint'][:8]}) than "
-                f"{names[0]} ({tokenizers[0]['name']}, {tokenizers[0]['fingerprint'][:8]}); build one of them again with the other's --tokenizer (OUT/tokenizer is one)"
-            )
-        if dataset.manifest["join"] != datasets[0].manifest["join"]:
-            raise SpliceError(
-                f"{name}: its documents are joined by other special tokens than those of {names[0]}; build one of them "
-                "again with the other's --join"
-            )
 
 
 def _tokens_of_examples(dataset: PackedDataset) -> np.ndarray:

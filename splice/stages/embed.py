@@ -34,7 +34,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     return {
         "documents": len(embeddings),
         "dimension": encoder.dimension,
-        "tokens": encoder.max_tokens,
+        "max_tokens": encoder.max_tokens,
         "device": encoder.device.partition(":")[0],
     }
 

@@ -224,3 +224,14 @@ def test_the_identity_is_that_of_the_files(copy, encoder_directory):
         file.seek(-1, 2)
         file.write(b"\x01")
     assert before != of(copy)
+
+
+def test_what_is_not_installed_is_named_with_the_extra(monkeypatch):
+    import importlib.util
+
+    import splice.encoder
+
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "faiss" else there(name))
+    with pytest.raises(SpliceError, match=r"needs faiss, which is not installed; pip install 'splice-data\[dense\]'"):
+        splice.encoder.require()

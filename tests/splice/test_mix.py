@@ -211,11 +211,30 @@ def others(datasets, grow_tree, tokenizer_file, tmp_path_factory):
         ([{"build": {"sources": ["gone"], "k": 0}, "share": 1}], "k: Input should be greater than or equal to 1"),
         ([{"build": {"sources": ["gone"], "output": "x"}, "share": 1}], "build of build-0: no output here"),
         ([{"build": {"k": 2}, "share": 1}], "mix.yaml, build of build-0: no source"),
+        (
+            [{"dataset": "a", "share": 0.5}, {"build": {"sources": ["tree-c"], "length": 32}, "share": 0.5}],
+            "build-1: examples of 32 tokens, a has 64",
+        ),
+        (
+            [
+                {"dataset": "a", "share": 0.5},
+                {"build": {"sources": ["tree-c"], "length": 64, "tokenizer": "worded/tokenizer"}, "share": 0.5},
+            ],
+            "build-1: made with another tokenizer",
+        ),
+        (
+            [
+                {"dataset": "a", "share": 0.5},
+                {"build": {"sources": ["tree-c"], "length": 64, "join": "eos"}, "share": 0.5},
+            ],
+            "build-1: its documents are joined by other special tokens than those of a",
+        ),
         ([{"dataset": "a", "name": "../up", "share": 1}], "datasets.0.name: String should match pattern"),
         ([], "datasets: List should have at least 1 item"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_any_work(mix, others, capsys, parts, message):
+    parts = json.loads(json.dumps(parts).replace("worded/tokenizer", str(others / "worded" / "tokenizer")))
     assert mix(parts, "--tokens", 60_000) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("out").exists()
