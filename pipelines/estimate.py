@@ -26,13 +26,14 @@ BYTES_PER_TOKEN = 2.7
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will about take: documents, packs, tokens, CPU seconds, bytes of memory and of disk."""
+    """What a build will about take: documents, packs, tokens, CPU seconds (of them the encoder's), bytes of memory and of disk."""
 
     documents: int
     packs: int
     text_bytes: int
     tokens: int
     cpu_seconds: float
+    encoder_seconds: float
     memory_bytes: int
     disk_bytes: int
 
@@ -44,12 +45,13 @@ def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: in
     cpu = START_CPU_SECONDS + files * READ_CPU_SECONDS_PER_FILE + text_bytes / 1e6 * CPU_SECONDS_PER_MB
     if settings.has_link and settings.retriever != "dense":
         cpu += documents * per_pack * SEARCH_CPU_SECONDS + documents * WALK_CPU_SECONDS_PER_DOCUMENT
-    if weight_bytes:
-        tokens_each = min(settings.encoder_tokens, text_bytes / max(documents, 1) / BYTES_PER_TOKEN)
-        cpu += documents * tokens_each * (weight_bytes / 4) * 2 / EMBED_FLOPS
+    embedded = documents * min(settings.encoder_tokens, text_bytes / max(documents, 1) / BYTES_PER_TOKEN)
+    encoder = embedded * (weight_bytes / 4) * 2 / EMBED_FLOPS
     memory = 400 * 2**20 + int(text_bytes / packs * 1.5 + per_pack * 4 * (128 * settings.worker_count + 600))
     tokens = int(text_bytes / BYTES_PER_TOKEN)
-    return Estimate(documents, packs, text_bytes, tokens, cpu, memory, int(text_bytes * 1.1 + tokens * 3.2))
+    return Estimate(
+        documents, packs, text_bytes, tokens, cpu + encoder, encoder, memory, int(text_bytes * 1.1 + tokens * 3.2)
+    )
 
 
 def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: Console) -> None:
@@ -86,6 +88,7 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
             "CPU time",
             f"{e.cpu_seconds:,.0f} s ({e.cpu_seconds / settings.worker_count:,.0f} s on {settings.worker_count} workers)",
         ),
+        *([("  of it the encoder's", f"{e.encoder_seconds:,.0f} s, without a GPU")] if encoder else []),
         ("memory", f"{e.memory_bytes / 2**30:.1f} GiB"),
         ("disk, work included", f"{e.disk_bytes / 2**30:.1f} GiB"),
     ):

@@ -35,6 +35,7 @@ BATCH_QUERIES = 256
 TRAINING_PER_LIST = 64  # documents that each cluster of the inverted lists is placed by
 PROBED_SHARE = 1 / 16  # of the inverted lists that a query looks at
 EPSILON = 2.0**-24
+MOST_ON_GPU = 2048  # candidates that FAISS picks there
 
 
 class DenseIndex:
@@ -47,6 +48,7 @@ class DenseIndex:
         """embeddings: float16 [N, d]; centroids: float32 [lists, d] of the inverted lists, None for a flat search."""
         self._embeddings = embeddings
         self._centroids = centroids
+        self._lock = threading.RLock()
 
     @classmethod
     def build(cls, embeddings: np.ndarray, flat_documents: int = FLAT_DOCUMENTS) -> DenseIndex:
@@ -85,11 +87,23 @@ class DenseIndex:
         lists.add(self._vectors)
         return lists
 
+    @cached_property
+    def _on_gpu(self) -> Any:
+        faiss = _faiss()
+        if self._centroids is not None:
+            return faiss.index_cpu_to_gpu(_gpu(), 0, self._lists)
+        flat = faiss.IndexFlatIP(self.dimension)
+        flat.add(self._vectors)
+        return faiss.index_cpu_to_gpu(_gpu(), 0, flat)
+
     def prepare(self) -> None:
         """Make what `neighbours` would make at its first call, from what is stored."""
-        _ = self._errors
-        if self._centroids is not None:
-            _ = self._lists
+        with self._lock:
+            _ = self._errors
+            if self._centroids is not None:
+                _ = self._lists
+            if _gpu() is not None:
+                _ = self._on_gpu
 
     def neighbours(self, queries: np.ndarray, m: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The m best other documents of each query document, ties by document number.
@@ -176,13 +190,11 @@ class DenseIndex:
         """The k best by FAISS, in any order: int64 [Q, k] (-1: none), float32 [Q, k]."""
         faiss = _faiss()
         faiss.omp_set_num_threads(1)  # of this thread: batches are what runs side by side
-        if self._centroids is not None:
-            rough, found = self._lists.search(self._vectors[queries], k)
-        elif _gpu() is not None:
+        if _gpu() is not None and k <= MOST_ON_GPU:
             with _GPU_LOCK:  # its resources are for one thread at a time
-                rough, found = faiss.knn_gpu(
-                    _gpu(), self._vectors[queries], self._vectors, k, metric=faiss.METRIC_INNER_PRODUCT
-                )
+                rough, found = self._on_gpu.search(self._vectors[queries], k)
+        elif self._centroids is not None:
+            rough, found = self._lists.search(self._vectors[queries], k)
         else:
             rough, found = faiss.knn(self._vectors[queries], self._vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
         return found, rough

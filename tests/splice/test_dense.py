@@ -205,6 +205,31 @@ def test_a_damaged_index_says_which_file_and_what_to_do(tmp_path, damage):
         DenseIndex.load(tmp_path)
 
 
+@pytest.mark.parametrize("flat_documents", [100, 10_000])
+def test_a_gpu_gives_the_candidates_where_faiss_has_one(monkeypatch, flat_documents):
+    """FAISS's own classes stand in for those of faiss-gpu, which have the same interface."""
+    import faiss
+
+    from splice import dense
+
+    moved = []
+
+    def to_gpu(resources: object, device: int, index: object) -> object:
+        moved.append((resources, device))
+        return index
+
+    resources = object()
+    monkeypatch.setattr(dense, "_gpu", lambda: resources)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", to_gpu, raising=False)
+    monkeypatch.setattr(faiss, "knn", None)
+    embeddings = topics(600)
+    index = DenseIndex.build(embeddings, flat_documents)
+    documents, _ = index.neighbours(np.arange(600), 12, threads=2)
+    assert moved == [(resources, 0)]
+    expected = np.array([ranking(row, 12) for row in inner_products(embeddings)])
+    assert (documents == expected).mean() > (0.9 if flat_documents == 100 else 0.9999)
+
+
 def test_one_document_has_no_neighbour():
     documents, scores = DenseIndex.build(topics(1)).neighbours(np.array([0]), 3)
     assert documents.tolist() == [[-1, -1, -1]]
