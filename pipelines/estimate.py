@@ -39,7 +39,10 @@ class Estimate:
 
 
 def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: int, weight_bytes: int = 0) -> Estimate:
-    """From the size of the input and of the encoder's weights, which are taken to run on CPUs. Memory is the pack's (text, index and one float per document and query of a batch)."""
+    """From the size of the input, and of the encoder's weights, which are taken to run on CPUs.
+
+    Memory is the pack's: text, index and one float per document and query of a batch.
+    """
     packs = max(1, -(-documents // settings.pack_documents))
     per_pack = documents / packs
     cpu = START_CPU_SECONDS + files * READ_CPU_SECONDS_PER_FILE + text_bytes / 1e6 * CPU_SECONDS_PER_MB
