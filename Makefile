@@ -1,6 +1,7 @@
 # Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, the benchmark corpus in bench/corpus.
 PYTHON ?= python3
 BIN := .venv/bin
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
 .PHONY: install demo test lint bench clean
 

@@ -6,6 +6,7 @@
     WORK/link-FP/     index/ graph/                    by ingest, embed and retriever
     WORK/walk-FP/     plan/                            by tokens, link, k, length, order, policies, seed
     OUTPUT/data/      the shards                       by walk and shard size
+    OUTPUT/report.html
 
 FP is a fingerprint of the settings and of everything before, so several builds share a work directory, and what an
 interrupted build left is found again by its markers.
@@ -25,6 +26,7 @@ from rich.console import Console
 
 from splice.errors import SpliceError
 from splice.files import TEMPORARY, sweep
+from splice.report import REPORT, write_report
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.stages.tokenizer import receipt_path
@@ -78,6 +80,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         manifest = finished(output, directories["write"])
         if manifest is not None:
             console.print(f"{output}: complete already, nothing to do")
+            report(output)
             return manifest
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
             sweep(directory)
@@ -95,7 +98,16 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
             raise
         plans = plan(run, ingested, tokens, graph, directories)
         shards = write(run, ingested, tokens, plans, directories, output)
-        return finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
+        (output / REPORT).unlink(missing_ok=True)  # of shards that are gone
+        manifest = finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
+        report(output)
+        return manifest
+
+
+def report(output: Path) -> None:
+    """Write the dataset's report unless it is there: a build that was killed before it had written one is complete without."""
+    if not (output / REPORT).exists():
+        write_report([output], output / REPORT)
 
 
 def import_engines(settings: BuildSettings) -> None:

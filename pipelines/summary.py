@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from splice.inspect import short
 from splice.ledger import total
+from splice.report import REPORT
+from splice.report.figures import score_text
 from splice.settings import BuildSettings
 
 
@@ -23,7 +24,7 @@ def show_summary(manifest: dict[str, Any], settings: BuildSettings, console: Con
         markup=False,
     )
     console.print(
-        f"dataset: {settings.output}   next: splice validate {settings.output}",
+        f"dataset: {settings.output}   look at: {settings.output}/{REPORT}   next: splice validate {settings.output}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -58,9 +59,9 @@ def headline(manifest: dict[str, Any]) -> Table:
         rows.append(("documents used again", f"{reuses:,} times, {total(ledger, 'reused_tokens'):,} tokens"))
     scores = manifest["scores"]
     if scores["mean_step"] is not None:
-        rows.append(("mean score of a step", short(scores["mean_step"])))
+        rows.append(("mean score of a step", score_text(scores["mean_step"])))
         if scores["mean_control"] is not None:
-            rows.append(("  of random packing", short(scores["mean_control"])))
+            rows.append(("  of random packing", score_text(scores["mean_control"])))
     for name, value in rows:
         table.add_row(name, value)
     return table

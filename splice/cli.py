@@ -1,4 +1,4 @@
-"""The command line: splice build, mix, validate, inspect. Other rooms are imported only when their command runs."""
+"""The command line: splice build, mix, validate, inspect, report. Other rooms are imported only when their command runs."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ def mix(
     from .mix import Taken, check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
     from .mix_summary import show_mixture, show_plan
+    from .report import REPORT, write_report
     from .store import PackedDataset
 
     console = Console()
@@ -178,7 +179,10 @@ def mix(
         for build in builds.values():
             _run_build(build, _beam_options, console)
         datasets, taken = ready or planned()
-        show_mixture(make(settings, datasets, taken, output), output, console)
+        manifest = make(settings, datasets, taken, output)
+        if not (output / REPORT).exists():
+            write_report([output], output / REPORT)
+        show_mixture(manifest, output, console)
 
 
 @app.command()
@@ -205,6 +209,31 @@ def inspect(
     from .inspect import show_example
 
     show_example(dataset, example, Console())
+
+
+@app.command()
+def report(
+    datasets: Annotated[
+        list[Path], typer.Argument(help="the --output of builds or mixtures; several stand side by side")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="where the page goes; default: report.html in the dataset, or here if there are several"),
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="to the terminal instead")] = False,
+) -> None:
+    """Draw what a dataset is made of and how related its documents are: one page that opens from disk."""
+    from rich.console import Console
+
+    from .report import REPORT, show_report, write_report
+
+    console = Console()
+    if text:
+        show_report(datasets, console)
+        return
+    page = output or (datasets[0] if len(datasets) == 1 else Path()) / REPORT
+    write_report(datasets, page)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)

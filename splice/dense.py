@@ -35,6 +35,7 @@ BATCH_QUERIES = 256
 TRAINING_PER_LIST = 64  # documents that each cluster of the inverted lists is placed by
 PROBED_SHARE = 1 / 16  # of the inverted lists that a query looks at
 EPSILON = 2.0**-24
+SCORES_BYTES = 32 << 20  # of the float32 scores of queries that are compared with all documents, a thread
 MOST_ON_GPU = 2048  # candidates that FAISS picks there
 
 
@@ -75,6 +76,17 @@ class DenseIndex:
         """float64 [N]: how far a float32 score of each document as a query may be off."""
         norms = np.sqrt(np.einsum("nd,nd->n", self._vectors, self._vectors, dtype=np.float64))
         return self.dimension * EPSILON * norms * norms.max(initial=0.0)
+
+    @cached_property
+    def _copies(self) -> np.ndarray:
+        """int64 [N]: how many documents before it have the same embedding."""
+        rows = np.ascontiguousarray(self._embeddings + np.float16(0))  # + 0 makes -0 one with 0
+        _, kind = np.unique(rows.view(f"V{rows.itemsize * self.dimension}").ravel(), return_inverse=True)
+        order = np.argsort(kind, kind="stable")
+        first = np.searchsorted(kind[order], kind)
+        place = np.empty(len(kind), np.int64)
+        place[order] = np.arange(len(kind))
+        return place - first
 
     @cached_property
     def _lists(self) -> Any:
@@ -170,10 +182,24 @@ class DenseIndex:
         there = np.take_along_axis(other, best, 1)
         documents[:, : best.shape[1]] = np.where(there, np.take_along_axis(found, best, 1), -1)
         kept[:, : best.shape[1]] = np.where(there, np.take_along_axis(scores, best, 1), 0.0)
-        for row in np.flatnonzero(~self._sure(queries, rough, other, m)):
-            exact, exact_scores = self.best_unused(int(queries[row]), m, np.ones(n, np.bool_))
-            documents[row, : len(exact)], kept[row, : len(exact)] = exact, exact_scores
+        unsure = np.flatnonzero(~self._sure(queries, rough, other, m))
+        self._rank_by_all(queries, unsure, documents, kept)
         return documents, kept
+
+    def _rank_by_all(self, queries: np.ndarray, rows: np.ndarray, documents: np.ndarray, scores: np.ndarray) -> None:
+        """Fill `rows` of a batch's `documents` and `scores` by comparing their queries with all documents."""
+        m = min(documents.shape[1], self.n_documents - 1)
+        size = max(1, SCORES_BYTES // (4 * self.n_documents))
+        for some in (rows[start : start + size] for start in range(0, len(rows), size)):
+            rough = self._vectors[queries[some]] @ self._vectors.T
+            rough[np.arange(len(some)), queries[some]] = -np.inf
+            least = np.partition(rough, -m, axis=1)[:, -m] - 2 * self._errors[queries[some]]
+            for row, found, bound in zip(some.tolist(), rough, least, strict=True):
+                # Of equal documents the first m may be among the best; of thousands the others need no score.
+                candidates = np.flatnonzero((found >= bound) & (self._copies <= m))
+                exact = self.pair_scores(queries[row], candidates)
+                best = np.argsort(-exact, kind="stable")[:m]
+                documents[row, :m], scores[row, :m] = candidates[best], exact[best]
 
     def _sure(self, queries: np.ndarray, rough: np.ndarray, other: np.ndarray, m: int) -> np.ndarray:
         """bool [Q]: whether no document outside the candidates can be among the m best (of the lists probed, where there are lists)."""

@@ -10,14 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .errors import SpliceError
+from .report.figures import score_text
 from .store import PackedDataset
 
 EXCERPT_TOKENS = 64
-
-
-def short(score: float) -> str:
-    """A score in four digits or so: BM25's are hundreds, inner products may be hundredths."""
-    return f"{score:.1f}" if abs(score) >= 100 else f"{score:.4g}"
 
 
 def show_example(path: Path, index: int, console: Console) -> None:
@@ -43,7 +39,7 @@ def show_example(path: Path, index: int, console: Console) -> None:
         table.add_row(
             str(i),
             "root" if math.isnan(score) else "earlier" if parent < 0 else str(parent),
-            "" if math.isnan(score) else short(score),
+            "" if math.isnan(score) else score_text(score),
             f"{start}:{end}",
             f"{a}:{b}",
             Text.assemble(title, "\n", text, no_wrap=True, overflow="ellipsis"),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .mix import MixSettings, name_of
+from .report import REPORT
 from .settings import BuildSettings
 from .store.manifest import MANIFEST
 
@@ -37,4 +38,9 @@ def show_mixture(manifest: dict[str, Any], output: Path, console: Console) -> No
         counts = (f"{part[name]:,}" for name in ("tokens", "examples", "of_examples"))
         table.add_row(part["name"], part["retriever"], *shares, *counts)
     console.print(table)
-    console.print(f"dataset: {output}   next: splice validate {output}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"dataset: {output}   look at: {output}/{REPORT}   next: splice validate {output}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
