@@ -232,7 +232,10 @@ def report(
         show_report(datasets, console)
         return
     page = output or (datasets[0] if len(datasets) == 1 else Path()) / REPORT
-    write_report(datasets, page)
+    try:
+        write_report(datasets, page)
+    except OSError as error:
+        raise SpliceError(f"{page}: cannot be written ({error.strerror}); name another place with --output") from None
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -29,7 +29,7 @@ from numba import njit
 from .errors import SpliceError
 
 FORMAT = 1
-FLAT_DOCUMENTS = 2**16  # more are searched by inverted lists
+FLAT_DOCUMENTS = 2**18  # more are searched by inverted lists; up to here embedding takes far longer than comparing all
 SLACK = 16  # candidates beyond those asked for
 BATCH_QUERIES = 256
 TRAINING_PER_LIST = 64  # documents that each cluster of the inverted lists is placed by

@@ -34,7 +34,8 @@ REPORT = "report.html"  # in a dataset's directory
 def write_report(datasets: Sequence[Path], output: Path) -> None:
     """Write the page of one dataset, or of several side by side, to `output`, whole or not at all.
 
-    The same datasets give the same bytes. Raises SpliceError for a directory that holds no finished dataset.
+    The same datasets give the same bytes. Raises SpliceError for a directory that holds no finished dataset, OSError where
+    the page cannot be written.
     """
     from ..files import replacing
     from .facts import read_all

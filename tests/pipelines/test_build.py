@@ -207,6 +207,39 @@ def test_a_finished_build_is_not_done_again_and_a_lost_shard_is(build, capsys, s
     same_dataset(built, output)
 
 
+def test_every_build_writes_its_report_and_one_killed_before_that_does_when_run_again(build, capsys):
+    output = build("out")
+    page = output / "report.html"
+    first = page.read_bytes()
+    assert b"<svg" in first
+    assert f"look at: {page}" in capsys.readouterr().out
+    page.unlink()
+    build("out")
+    assert page.read_bytes() == first
+    assert run(["report", str(output)]) == 0
+    assert page.read_bytes() == first
+
+
+def test_a_report_of_several_goes_where_it_is_told_or_here(build, tmp_path, monkeypatch, capsys):
+    one, two = build("one"), build("two", "--retriever", "random")
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", str(one), str(two)]) == 0
+    assert "report: report.html" in capsys.readouterr().out
+    assert run(["report", str(one), str(two), "--output", "side.html"]) == 0
+    assert (
+        (tmp_path / "side.html").read_bytes()
+        == (tmp_path / "report.html").read_bytes()
+        != (one / "report.html").read_bytes()
+    )
+    assert run(["report", str(one), "--text"]) == 0
+    assert "documents in" in capsys.readouterr().out
+    (tmp_path / "file").write_text("mine")
+    assert run(["report", str(one), "--output", "file/page.html"]) == 2
+    assert "file/page.html: cannot be written (" in capsys.readouterr().err
+    assert run(["report", "nowhere"]) == 2
+    assert "nowhere: no such directory" in capsys.readouterr().err
+
+
 def test_hugging_face_datasets_reads_the_shards(built, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")

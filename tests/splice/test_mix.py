@@ -126,6 +126,7 @@ def test_a_part_can_be_built_on_the_way(mix, datasets, tokenizer_file, capsys):
     assert not Path("out").exists()
     assert mix(parts) == 0
     assert run(["validate", "out"]) == 0
+    assert all((Path(path) / "report.html").is_file() for path in ("out", "out/built/web"))
     assert manifest()["mixture"][0]["retriever"] == "random"
     assert mix(parts) == 0
 
