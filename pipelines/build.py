@@ -26,7 +26,7 @@ from rich.console import Console
 
 from splice.errors import SpliceError
 from splice.files import TEMPORARY, sweep
-from splice.report import REPORT, write_report
+from splice.report import REPORT
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.stages.tokenizer import receipt_path
@@ -34,7 +34,7 @@ from splice.tokenizer_files import SIDE_FILES
 
 from .beam import load_beam, local_processes
 from .claim import check_writable, claim, finished
-from .finish import finish
+from .finish import finish, leave_report
 from .link import check_embeddings, encoder_of
 from .lock import locked
 from .processes import TaskProcesses
@@ -80,7 +80,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         manifest = finished(output, directories["write"])
         if manifest is not None:
             console.print(f"{output}: complete already, nothing to do")
-            report(output)
+            leave_report(output, console)
             return manifest
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
             sweep(directory)
@@ -100,20 +100,16 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         shards = write(run, ingested, tokens, plans, directories, output)
         (output / REPORT).unlink(missing_ok=True)  # of shards that are gone
         manifest = finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
-        report(output)
+        leave_report(output, console)
         return manifest
-
-
-def report(output: Path) -> None:
-    """Write the dataset's report unless it is there: a build that was killed before it had written one is complete without."""
-    if not (output / REPORT).exists():
-        write_report([output], output / REPORT)
 
 
 def import_engines(settings: BuildSettings) -> None:
     """Import what tokenising and linking need, before their stages do."""
     import awkward  # noqa: F401 - gigatoken's results
     import gigatoken  # noqa: F401
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure  # noqa: F401 - the report's
 
     import splice.stages.tokenise
 

@@ -38,10 +38,17 @@ class Estimate:
     disk_bytes: int
 
 
-def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: int, weight_bytes: int = 0) -> Estimate:
-    """From the size of the input, and of the encoder's weights, which are taken to run on CPUs.
+def estimate(
+    settings: BuildSettings,
+    files: int,
+    documents: int,
+    text_bytes: int,
+    weight_bytes: int = 0,
+    dimension: int = 0,
+) -> Estimate:
+    """From the size of the input, and of the encoder's weights and embeddings; it is taken to run on CPUs.
 
-    Memory is the pack's: text, index and one float per document and query of a batch.
+    Memory is the pack's: text, index, embeddings and one float per document and query of a batch.
     """
     packs = max(1, -(-documents // settings.pack_documents))
     per_pack = documents / packs
@@ -51,6 +58,7 @@ def estimate(settings: BuildSettings, files: int, documents: int, text_bytes: in
     embedded = documents * min(settings.encoder_tokens, text_bytes / max(documents, 1) / BYTES_PER_TOKEN)
     encoder = embedded * (weight_bytes / 4) * 2 / EMBED_FLOPS
     memory = 400 * 2**20 + int(text_bytes / packs * 1.5 + per_pack * 4 * (128 * settings.worker_count + 600))
+    memory += weight_bytes + int(per_pack * dimension * 6)  # float16, and float32 to search in
     tokens = int(text_bytes / BYTES_PER_TOKEN)
     return Estimate(
         documents, packs, text_bytes, tokens, cpu + encoder, encoder, memory, int(text_bytes * 1.1 + tokens * 3.2)
@@ -78,7 +86,8 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
     files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
     text_bytes = sum(unit.bytes for unit in units)
     documents = files + sum(max(1, unit.bytes // BYTES_PER_DOCUMENT) for unit in units if unit.kind != "tree")
-    e = estimate(settings, files, documents, text_bytes, encoder.weight_bytes if encoder else 0)
+    model = (encoder.weight_bytes, encoder.dimension or 0) if encoder else (0, 0)
+    e = estimate(settings, files, documents, text_bytes, *model)
     lines = [yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False) + f"# runner: {' '.join(options)}"]
     lines.append("# about what it will take, before filters:")
     for name, value in (

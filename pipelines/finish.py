@@ -10,10 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from splice import __version__
 from splice.errors import BuildFailed
 from splice.files import link_or_copy, replacing, write_json
 from splice.ledger import imbalances, make_ledger
+from splice.report import REPORT, write_report
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt
 
@@ -83,6 +86,21 @@ def finish(
     write_json(output / MANIFEST, manifest, sync=True)
     shutil.rmtree(output / ".write", ignore_errors=True)
     return manifest
+
+
+def leave_report(output: Path, console: Console) -> None:
+    """Write the dataset's report unless it is there. A dataset is complete without: what goes wrong here is only said."""
+    if (output / REPORT).exists():
+        return
+    try:
+        write_report([output], output / REPORT)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        console.print(
+            f"no {REPORT} ({reason}); the dataset is complete, and `splice report {output}` tries again",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _refused(directory: Path) -> Counter[tuple[str, str]]:

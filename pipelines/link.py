@@ -84,6 +84,7 @@ def linked(encoder: Located | None, documents: Sequence[int], embedded: list[Rec
             "fingerprint": encoder.identity,
             "dimension": embedded[0]["dimension"] if embedded else None,
             "tokens": embedded[0]["max_tokens"] if embedded else None,
+            "parts": embedded[0]["parts"] if embedded else None,
             "devices": devices,
         }
     return Linked([_starts(n, SEARCH_BLOCK) for n in documents], facts)

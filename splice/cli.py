@@ -150,12 +150,13 @@ def mix(
     from rich.console import Console
 
     from splice.pipelines.claim import check_writable
+    from splice.pipelines.finish import leave_report
+    from splice.pipelines.link import encoder_of
     from splice.pipelines.lock import locked
 
     from .mix import Taken, check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
     from .mix_summary import show_mixture, show_plan
-    from .report import REPORT, write_report
     from .store import PackedDataset
 
     console = Console()
@@ -174,14 +175,15 @@ def mix(
 
     if builds:
         check_alike(settings, builds)
+        for build in builds.values():
+            encoder_of(build)
     ready = None if builds else planned()  # what is wrong is said before anything is written
     with _failing_clearly(), locked(output):
         for build in builds.values():
             _run_build(build, _beam_options, console)
         datasets, taken = ready or planned()
         manifest = make(settings, datasets, taken, output)
-        if not (output / REPORT).exists():
-            write_report([output], output / REPORT)
+        leave_report(output, console)
         show_mixture(manifest, output, console)
 
 

@@ -1,15 +1,16 @@
 """Exact dense neighbours of whole documents: the inner products of their embeddings, by FAISS.
 
-The score is that of Contriever (Izacard et al., 2022): the inner product, of which embeddings as the encoder gives them are
-made for; of normalised embeddings it is the cosine. Every other document is a neighbour, however low its score.
+The score is that of Contriever (Izacard et al., 2022): the inner product of embeddings as the encoder gives them; of
+normalised ones it is the cosine. Every other document is a neighbour, however low its score.
 
 Embeddings are float16, so the product of two entries is exact in float32, and a float32 sum of d of them is off by at most
 d 2^-24 times the product of the norms. FAISS's float32 scores pick candidates; those that may be among the best within that
 error are scored in float64 in a fixed order, so that the result depends on no batch, thread or subset. Where FAISS gave
 too few candidates to be sure of that (many equal documents), the query is compared with all documents.
 
-Above FLAT_DOCUMENTS FAISS's inverted lists (IVF) look at a share of the documents only: lists are then those of the
-nearest clusters, almost always the best, while `best_unused` and all scores stay exact.
+Above FLAT_DOCUMENTS FAISS's inverted lists (IVF) look at a share of the documents only: neighbours are then those of the
+nearest clusters, nine in ten of them the best, while `best_unused` and all scores stay exact. So there, and only there, a
+walk also depends on how many neighbours are kept.
 """
 
 from __future__ import annotations

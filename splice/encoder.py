@@ -14,23 +14,29 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from .errors import SpliceError
+from .errors import BuildFailed, SpliceError
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-TEXT_FILES = ("*.json", "*.txt", "*.model", "*/*.json", "*/*.txt", "*/*.model")
+TEXT_FILES = ("*.json", "*.txt", "*.model")  # configuration and tokenizer
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+SENTENCE_FILES = ("*_Pooling", "sentence_bert_config.json", "config_sentence_transformers.json")
 CHARACTERS_PER_TOKEN = 8  # tokenised at first, for each token wanted
 CPU_BATCH_TOKENS = 4096  # with their padding; larger batches were measured to be no faster
 GPU_BATCH_TOKENS = 65536
-REMEDY = "give --encoder a directory with one, or a hub name"
+GPU_BATCHES = 2  # at a time on one GPU: one computes while the next is copied
+REMEDY = "give --encoder the directory of a model, or its name on the hub"
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,11 @@ class Located:
     directory: Path
     revision: str | None
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """Changes with the weights, the configuration and the tokenizer: the commit, or a hash of the files."""
-        if self.revision is not None:
-            return f"{self.name}@{self.revision}"
+        """A hash of the weights, the configuration and the tokenizer. Not the commit: its files may be there in part."""
         digest = xxhash.xxh3_128()
-        for path in sorted(p for p in self.directory.rglob("*") if p.is_file() and not p.name.startswith(".")):
+        for path in _files(self.directory, (*WEIGHTS, *TEXT_FILES)):
             digest.update(f"{path.relative_to(self.directory)}\0{path.stat().st_size}\0".encode())
             with open(path, "rb") as file:
                 while block := file.read(2**24):
@@ -56,15 +60,23 @@ class Located:
 
     @property
     def weight_bytes(self) -> int:
-        """The size of the weights."""
-        return sum(path.stat().st_size for path in _weights(self.directory))
+        """The size of the weights that are loaded."""
+        weights = _weights(self.directory)
+        safe = [path for path in weights if path.suffix == ".safetensors"]
+        return sum(path.stat().st_size for path in safe or weights)
 
     @property
     def dimension(self) -> int | None:
-        """The size of its embeddings as config.json has it; None where that does not tell."""
-        if any(path.is_dir() for path in self.directory.glob("*_Dense")):
-            return None
-        config = _config(self.directory)
+        """The size of its embeddings as config.json has it; None where what follows the transformer may change it."""
+        modules = self.directory / "modules.json"
+        if modules.is_file():
+            kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in _json(modules)]
+            if not set(kinds) <= {"Transformer", "Pooling", "Normalize"}:
+                return None
+            for path in self.directory.glob("*_Pooling/config.json"):
+                if sum(on is True for name, on in _json(path).items() if name.startswith("pooling_mode_")) > 1:
+                    return None  # one after the other
+        config = _json(_config(self.directory))
         named = (config.get(name) for name in ("hidden_size", "dim", "d_model", "n_embd"))
         return next((size for size in named if isinstance(size, int)), None)
 
@@ -74,13 +86,13 @@ def locate(name: str, revision: str | None = None) -> Located:
 
     Raises SpliceError where there is none, where it lacks its configuration or its weights, or the hub cannot be reached.
     """
-    directory = Path(name).expanduser()
+    directory = Path(os.path.expanduser(name))
     if directory.is_dir():
         located = Located(name, directory, None)
-    elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not directory.exists():
+    elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) and not directory.exists():
         located = _from_hub(name, revision)
     else:
-        raise SpliceError(f"encoder {name}: not a directory; {REMEDY}")
+        raise SpliceError(f"encoder {name}: no such directory; {REMEDY}")
     _check(located)
     return located
 
@@ -123,6 +135,12 @@ class Encoder:
         tokenizer = self._model.tokenizer
         if not getattr(tokenizer, "is_fast", False):
             raise SpliceError(f"encoder {self.name}: no tokenizer.json, and none can be made of its files; {REMEDY}")
+        special = tokenizer.num_special_tokens_to_add()
+        if self.max_tokens <= special:
+            raise SpliceError(
+                f"encoder {self.name}: {self.max_tokens} tokens of a document leave none of its text, since {special} are special; "
+                "raise --encoder-tokens"
+            )
         self._pad_id = tokenizer.pad_token_id or 0
         self._pads_left = tokenizer.padding_side == "left"
         self._tokenizer = tokenizer.backend_tokenizer  # which several threads may call, as long as nobody sets it up
@@ -130,12 +148,15 @@ class Encoder:
         self._tokenizer.enable_truncation(self.max_tokens)
         self._inputs = [name for name in tokenizer.model_input_names if name in ("attention_mask", "token_type_ids")]
         self._prompt = self._model.prompts.get("document") or ""
-        self.dimension = self.embed([""]).shape[1]
+        self._turns = nullcontext() if device == "cpu" else threading.Semaphore(GPU_BATCHES)
+        self.parts = [type(module).__name__ for module in self._model]
+        self.dimension = self.embed(["a"]).shape[1]
 
     def embed(self, texts: Sequence[str], threads: int = 1) -> np.ndarray:
-        """float16 [n, d]: the embeddings of texts. Raises SpliceError where one is not finite in float16.
+        """float16 [n, d]: the embeddings of texts.
 
-        threads: batches at a time. Results do not depend on them.
+        threads: batches at a time. Results do not depend on them. Raises SpliceError where one is not finite in float16,
+        BuildFailed where there is not enough memory.
         """
         encoded = self._encode([self._prompt + text for text in texts])
         lengths = np.array([len(e) for e in encoded], np.int64)
@@ -145,8 +166,15 @@ class Encoder:
             for place, embedding in zip(batch.tolist(), self._forward([encoded[i] for i in batch]), strict=True):
                 embeddings[place] = embedding
 
-        with ThreadPoolExecutor(max(1, threads)) as pool:
-            list(pool.map(run, self._batches(lengths)))
+        try:
+            with ThreadPoolExecutor(max(1, threads)) as pool:
+                list(pool.map(run, self._batches(lengths)))
+        except (MemoryError, RuntimeError) as error:  # torch's own for memory is a RuntimeError
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise BuildFailed(
+                f"encoder {self.name} failed on {self.device}: {reason}. Where memory ran out, fewer --workers or "
+                "--encoder-tokens need less; what is embedded is kept"
+            ) from error
         with np.errstate(over="ignore"):
             found = np.array(embeddings, np.float32).astype(np.float16)
         bad = np.flatnonzero(~np.isfinite(found).all(axis=1)) if len(texts) else []
@@ -185,18 +213,21 @@ class Encoder:
     def _forward(self, encoded: list[Any]) -> np.ndarray:
         """float32 [n, d] of one batch."""
         torch = self._torch
-        longest = max(len(e) for e in encoded)
-        columns = {"input_ids": [e.ids for e in encoded]}
+        columns = {"input_ids": [e.ids or [self._pad_id] for e in encoded]}  # something even of nothing
+        longest = max(map(len, columns["input_ids"]))
         for name in self._inputs:
-            columns[name] = [e.attention_mask if name == "attention_mask" else e.type_ids for e in encoded]
+            columns[name] = [
+                (e.attention_mask or [1]) if name == "attention_mask" else e.type_ids or [0] for e in encoded
+            ]
         features = {}
         for name, rows in columns.items():
             padded = torch.full((len(rows), longest), self._pad_id if name == "input_ids" else 0)
             for i, row in enumerate(rows):
                 where = slice(longest - len(row), longest) if self._pads_left else slice(len(row))
                 padded[i, where] = torch.tensor(row)
-            features[name] = padded.to(self.device)
-        with torch.inference_mode():
+            features[name] = padded
+        with torch.inference_mode(), self._turns:
+            features = {name: padded.to(self.device) for name, padded in features.items()}
             transformer, *rest = self._model
             features = transformer(features)
             features["token_embeddings"] = features["token_embeddings"].float()  # sums of bfloat16 lose what is small
@@ -209,40 +240,51 @@ def _head(text: str, characters: int) -> str:
     """The first `characters` of a text without the word that is cut, or all of it where that leaves nothing."""
     if len(text) <= characters:
         return text
-    head = re.sub(r"\S+\Z", "", text[:characters]).rstrip()
-    return head or text
+    words = text[:characters].rsplit(None, 1)
+    return words[0] if len(words) == 2 else text
 
 
 def _from_hub(name: str, revision: str | None) -> Located:
     require()
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    below = tuple(f"*/{pattern}" for pattern in (*TEXT_FILES, "*.safetensors"))
 
     def download(patterns: Sequence[str]) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
 
     try:
-        directory = download((*TEXT_FILES, "*.safetensors", "*/*.safetensors"))
+        directory = download((*TEXT_FILES, "*.safetensors", *below))
         if not _weights(directory):
-            directory = download((*TEXT_FILES, "pytorch_model*.bin"))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            directory = download((*TEXT_FILES, *below, "pytorch_model*.bin"))
+    except Exception as error:  # any: names, networks and permissions fail in as many classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SpliceError(
-            f"encoder {name}: not a directory, and it cannot be had from the hub ({reason}); {REMEDY} that can be reached"
+            f"encoder {name}: not a directory, and it cannot be had from the hub ({reason}); {REMEDY}"
         ) from None
     return Located(name, directory, directory.name)
 
 
 def _check(located: Located) -> None:
     directory, name = located.directory, located.name
+    there = ", ".join(sorted(p.name for p in directory.iterdir() if not p.name.startswith("."))[:6]) or "nothing"
     if not any((directory / place / "config.json").is_file() for place in (".", "0_Transformer")):
-        raise SpliceError(f"encoder {name}: no config.json there, so no model of transformers; {REMEDY}")
-    weights = _weights(directory)
-    if not weights:
-        there = ", ".join(sorted(p.name for p in directory.iterdir() if not p.name.startswith("."))[:6])
         raise SpliceError(
-            f"encoder {name}: no weights there (model.safetensors or pytorch_model.bin; found: {there}); "
-            "copy them beside config.json, or give another --encoder"
+            f"encoder {name}: no config.json there, so no model of transformers (found: {there}); {REMEDY}"
+        )
+    weights = _weights(directory)
+    for missing, what in (
+        (not weights, "weights there (model.safetensors or pytorch_model.bin"),
+        (not _of_transformer(directory, TOKENIZERS), "tokenizer there (tokenizer.json, vocab.txt or the like"),
+    ):
+        if missing:
+            raise SpliceError(
+                f"encoder {name}: no {what}; found: {there}); copy it beside config.json, or give another --encoder"
+            )
+    if not (directory / "modules.json").is_file() and any(list(directory.glob(name)) for name in SENTENCE_FILES):
+        raise SpliceError(
+            f"encoder {name}: a model of sentence-transformers without its modules.json, which says how it pools; copy it "
+            "there, or remove the other files of sentence-transformers to have the mean"
         )
     for path in weights:
         with open(path, "rb") as file:
@@ -251,17 +293,29 @@ def _check(located: Located) -> None:
 
 
 def _weights(directory: Path) -> list[Path]:
+    return _of_transformer(directory, WEIGHTS)
+
+
+def _of_transformer(directory: Path, patterns: Sequence[str]) -> list[Path]:
     places = (directory, directory / "0_Transformer")
-    return [path for place in places for pattern in WEIGHTS for path in sorted(place.glob(pattern))]
+    return [path for place in places for pattern in patterns for path in sorted(place.glob(pattern))]
 
 
-def _config(directory: Path) -> dict[str, Any]:
-    path = next(p for place in (".", "0_Transformer") if (p := directory / place / "config.json").is_file())
+def _files(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of a model and of its modules, below no hidden directory."""
+    found = {path for pattern in patterns for below in ("", "*/") for path in directory.glob(below + pattern)}
+    return sorted(p for p in found if p.is_file() and not p.relative_to(directory).parts[0].startswith("."))
+
+
+def _config(directory: Path) -> Path:
+    return next(p for place in (".", "0_Transformer") if (p := directory / place / "config.json").is_file())
+
+
+def _json(path: Path) -> Any:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpliceError(f"{path}: cannot be read ({error}); {REMEDY}") from None
-    return config if isinstance(config, dict) else {}
 
 
 class _Missing(logging.Handler):
@@ -289,7 +343,9 @@ def _load(located: Located, device: str) -> Any:
     transformers_logging.disable_progress_bar()
     missing = _Missing()
     logger = logging.getLogger("transformers.modeling_utils")
-    propagates, logger.propagate = logger.propagate, False
+    propagates, level = logger.propagate, logger.level
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)  # which the environment may have turned off
     logger.addHandler(missing)
     try:
         model = SentenceTransformer(
@@ -305,6 +361,7 @@ def _load(located: Located, device: str) -> Any:
     finally:
         logger.removeHandler(missing)
         logger.propagate = propagates
+        logger.setLevel(level)
     if missing.names:
         raise SpliceError(
             f"encoder {located.name}: its weights lack {missing.names[0]} and {len(missing.names) - 1} more, which would be "

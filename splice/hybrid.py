@@ -101,7 +101,7 @@ class HybridIndex:
         return scores
 
     def subset(self, documents: np.ndarray) -> HybridIndex:
-        """The same scores over some documents (ascending), renumbered."""
+        """The same scores over some documents (ascending), renumbered. A view: windows are still those of the whole pack."""
         return HybridIndex(self._bm25, self._dense, self.settings, self._members[documents])
 
     def _merge(self, queries: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,10 +117,9 @@ class HybridIndex:
         documents, scores = np.concatenate(windows, 1).astype(np.int64), np.concatenate(parts, 1)
         order = np.argsort(documents, axis=1, kind="stable")
         documents, scores = np.take_along_axis(documents, order, 1), np.take_along_axis(scores, order, 1)
-        twice = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] < n)
+        twice = documents[:, 1:] == documents[:, :-1]
         scores[:, :-1] += np.where(twice, scores[:, 1:], 0.0)
         documents[:, 1:][twice] = n
-        scores[documents == n] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")
         return self._place[np.take_along_axis(documents, order, 1)], np.take_along_axis(scores, order, 1)
 

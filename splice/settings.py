@@ -122,7 +122,12 @@ class BuildSettings(BaseModel):
     )
     max_df: float = setting(1.0, "BM25: ignore terms in more than this share of documents", "link", "BM25", gt=0, le=1)
     neighbours: int = setting(
-        32, "neighbours kept per document; changes speed, not results", "link", "Packs", ge=1, le=4096
+        32,
+        "neighbours kept per document; changes speed, not results (but of dense packs of over 262,144)",
+        "link",
+        "Packs",
+        ge=1,
+        le=4096,
     )
 
     encoder: str = setting(
@@ -132,7 +137,12 @@ class BuildSettings(BaseModel):
         "Dense, hybrid",
     )
     encoder_tokens: int = setting(
-        512, "tokens of a document that are embedded, its first", "embed", "Dense, hybrid", ge=1, le=2**20
+        512,
+        "tokens of a document that are embedded, its first, special ones included",
+        "embed",
+        "Dense, hybrid",
+        ge=1,
+        le=2**20,
     )
     merge: Literal["rrf", "sum"] = setting(
         "rrf",

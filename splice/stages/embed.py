@@ -35,6 +35,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         "documents": len(embeddings),
         "dimension": encoder.dimension,
         "max_tokens": encoder.max_tokens,
+        "parts": encoder.parts,
         "device": encoder.device.partition(":")[0],
     }
 

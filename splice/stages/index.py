@@ -32,6 +32,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
         index.save(temporary)
     if args["keep"]:
         index.prepare()
+        _kept.clear()  # a mixture builds several datasets in one process
         _kept[str(directory), args["pack"]] = index
     return {"documents": index.n_documents}
 

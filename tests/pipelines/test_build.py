@@ -220,6 +220,21 @@ def test_every_build_writes_its_report_and_one_killed_before_that_does_when_run_
     assert page.read_bytes() == first
 
 
+def test_a_report_that_cannot_be_made_does_not_undo_a_build(build, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("splice.pipelines.finish.write_report", fail)
+    output = build("out")
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"no report.html (RuntimeError: no font); the dataset is complete, and `splice report {output}` tries again"
+        in said
+    )
+    assert "documents in" in said
+    prove(output)
+
+
 def test_a_report_of_several_goes_where_it_is_told_or_here(build, tmp_path, monkeypatch, capsys):
     one, two = build("one"), build("two", "--retriever", "random")
     monkeypatch.chdir(tmp_path)

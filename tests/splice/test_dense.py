@@ -70,12 +70,16 @@ def test_scores_closer_than_float32_tells_apart_are_told_apart():
     base = rng.normal(size=256).astype(np.float16)
     embeddings = np.tile(base, (500, 1))
     steps = rng.integers(-1, 2, embeddings.shape)  # one unit in the last place of float16, up or down
-    small = np.abs(embeddings) < 0.02
+    small = np.abs(embeddings) < 0.1
     embeddings[small] = np.nextafter(embeddings, np.where(steps > 0, np.inf, -np.inf).astype(np.float16))[small]
     scores = inner_products(embeddings)
     spread = np.ptp(scores[0][1:])
     assert 0 < spread < np.abs(scores[0][1:]).max() * 2**-16
-    check(DenseIndex.build(embeddings), embeddings, 4)
+    index = DenseIndex.build(embeddings)
+    check(index, embeddings, 4)
+    for q in range(500):
+        unused = rng.random(500) < 0.5
+        assert index.best_unused(q, 3, unused)[0].tolist() == ranking(np.where(unused, scores[q], -np.inf), 3)
 
 
 @settings(max_examples=60)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from splice.encoder import Encoder, Located, locate
-from splice.errors import SpliceError
+from splice.encoder import Encoder, Located, _head, locate
+from splice.errors import BuildFailed, SpliceError
 
 TEXTS = [
     "",
@@ -139,8 +140,14 @@ def test_code_in_a_models_directory_is_not_run(copy, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_of_another_model_are_refused_rather_than_made_up(copy):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_weights_of_another_model_are_refused_rather_than_made_up(copy, quiet):
+    import transformers
     from safetensors.torch import load_file, save_file
+
+    verbosity = transformers.logging.get_verbosity()
+    if quiet:
+        transformers.logging.set_verbosity_error()
 
     weights = load_file(copy / "model.safetensors")
     save_file(
@@ -148,8 +155,11 @@ def test_weights_of_another_model_are_refused_rather_than_made_up(copy):
         copy / "model.safetensors",
         metadata={"format": "pt"},
     )
-    with pytest.raises(SpliceError, match=r"weights lack encoder.layer.3.* and 15 more, which would be random"):
-        Encoder(locate(str(copy)), 512)
+    try:
+        with pytest.raises(SpliceError, match=r"weights lack encoder.layer.3.* and 15 more, which would be random"):
+            Encoder(locate(str(copy)), 512)
+    finally:
+        transformers.logging.set_verbosity(verbosity)
 
 
 def test_values_beyond_float16_are_refused(copy):
@@ -170,6 +180,11 @@ def test_values_beyond_float16_are_refused(copy):
         (lambda d: (d / "model.safetensors").unlink(), r"no weights there \(model.safetensors or .*; found: 1_Pooling"),
         (lambda d: (d / "config.json").unlink(), "no config.json there"),
         (
+            lambda d: [(d / name).unlink() for name in ("tokenizer.json", "vocab.txt")],
+            r"no tokenizer there \(tokenizer.json, vocab.txt or the like; found: 1_Pooling",
+        ),
+        (lambda d: (d / "modules.json").unlink(), "without its modules.json, which says how it pools; copy it there"),
+        (
             lambda d: (d / "model.safetensors").write_text(
                 "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"
             ),
@@ -183,9 +198,15 @@ def test_a_directory_that_lacks_something_says_what(copy, spoil, said):
         locate(str(copy))
 
 
-@pytest.mark.parametrize("name", ["/no/such/place", "a/b/c", "two words"])
+@pytest.mark.parametrize("name", ["/no/such/place", "a/b/c", "two words", "./model", "../model", "~nosuch/x", "-x"])
 def test_a_name_that_is_neither_a_directory_nor_of_the_hub(name):
-    with pytest.raises(SpliceError, match="not a directory; give --encoder a directory"):
+    with pytest.raises(SpliceError, match="no such directory; give --encoder the directory of a model"):
+        locate(name)
+
+
+@pytest.mark.parametrize("name", ["foo--bar", "models.", "a..b/c"])
+def test_a_name_that_the_hub_does_not_allow(name):
+    with pytest.raises(SpliceError, match=f"encoder {name}: not a directory, and it cannot be had from the hub"):
         locate(name)
 
 
@@ -206,10 +227,27 @@ def test_a_name_of_the_hub_is_found_where_it_is_cached(encoder_directory, tmp_pa
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     located = locate("some/encoder")
-    assert (located.revision, located.identity) == (commit, f"some/encoder@{commit}")
+    assert located.revision == commit
+    assert located.identity == Located("x", encoder_directory, None).identity
     assert located.dimension == 384
     with pytest.raises(SpliceError, match=r"encoder some/other: not a directory, and it cannot be had from the hub"):
         locate("some/other")
+
+
+def test_a_cache_that_holds_a_part_of_a_model_is_refused_or_another_model(encoder_directory, tmp_path, monkeypatch):
+    import huggingface_hub.constants as hub
+
+    place = tmp_path / "models--some--encoder" / "snapshots" / cached(tmp_path, encoder_directory)
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    whole = locate("some/encoder").identity
+    (place / "modules.json").unlink()
+    with pytest.raises(SpliceError, match=r"without its modules\.json, which says how it pools"):
+        locate("some/encoder")
+    for name in ("sentence_bert_config.json", "config_sentence_transformers.json"):
+        (place / name).unlink()
+    shutil.rmtree(place / "1_Pooling")
+    assert locate("some/encoder").identity != whole
 
 
 def test_the_identity_is_that_of_the_files(copy, encoder_directory):
@@ -218,12 +256,84 @@ def test_the_identity_is_that_of_the_files(copy, encoder_directory):
 
     before = of(copy)
     assert before == of(copy)
-    (copy / ".cache").write_text("not of the model")
+    for name in (".git/config.json", ".cache/model.safetensors", "README.md"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("not of the model")
     assert before == of(copy)
     with open(copy / "model.safetensors", "r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
     assert before != of(copy)
+
+
+def test_a_tokenizer_that_adds_nothing_of_its_own_and_a_text_that_leaves_nothing(tmp_path):
+    """A small GPT-2 with a byte-level BPE: an empty text has no token at all, and padding has no id."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModel, GPT2Config, GPT2Model
+
+    torch.manual_seed(0)
+    GPT2Model(GPT2Config(vocab_size=256, n_embd=32, n_layer=2, n_head=2, n_positions=64)).save_pretrained(tmp_path)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}'
+    )
+    encoder = Encoder(locate(str(tmp_path)), 512)
+    texts = ["some text", "", "another, longer text than the first " * 9]
+    embeddings = encoder.embed(texts)
+    assert embeddings.shape == (3, 32)
+    model = AutoModel.from_pretrained(tmp_path).eval()
+    for text, embedding in zip(texts[::2], embeddings[::2], strict=True):
+        ids = tokenizer.encode(text).ids[: encoder.max_tokens]
+        with torch.inference_mode():
+            mean = model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(dim=0).numpy()
+        np.testing.assert_allclose(embedding, mean, atol=3e-3)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_tokens_that_leave_no_text_are_refused(encoder_directory, tokens):
+    with pytest.raises(SpliceError, match=f"{tokens} tokens of a document leave none of its text, since 2 are special"):
+        Encoder(locate(str(encoder_directory)), tokens)
+
+
+def test_memory_that_runs_out_is_said_with_what_needs_less(encoder, monkeypatch):
+    import torch
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nAnd so on")
+
+    monkeypatch.setattr(encoder, "_forward", fail)
+    with pytest.raises(
+        BuildFailed, match=r"failed on cpu: CUDA out of memory. Tried .* fewer --workers or --encoder-tokens"
+    ):
+        encoder.embed(["text"])
+
+
+def test_the_dimension_is_told_only_where_nothing_may_change_it(copy):
+    assert locate(str(copy)).dimension == 384
+    pooling = copy / "1_Pooling" / "config.json"
+    config = json.loads(pooling.read_text())
+    pooling.write_text(json.dumps({**config, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}))
+    assert locate(str(copy)).dimension is None
+    pooling.write_text(json.dumps(config))
+    modules = json.loads((copy / "modules.json").read_text())
+    modules.append({"idx": 3, "name": "3", "path": "own", "type": "sentence_transformers.models.Dense"})
+    (copy / "modules.json").write_text(json.dumps(modules))
+    assert locate(str(copy)).dimension is None
+
+
+def test_a_text_is_cut_between_words_in_one_pass():
+    assert _head("one two three", 100) == "one two three"
+    assert _head("one two three", 9) == "one two"
+    assert _head("one two three", 8) == "one"
+    assert _head("x" * 50, 9) == "x" * 50
+    started = time.process_time()
+    for _ in range(20):
+        _head("x" * 200_000 + " end", 100_000)
+    assert time.process_time() - started < 5  # a search from every place would take minutes
 
 
 def test_what_is_not_installed_is_named_with_the_extra(monkeypatch):

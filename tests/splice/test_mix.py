@@ -226,6 +226,16 @@ def others(datasets, grow_tree, tokenizer_file, tmp_path_factory):
         (
             [
                 {"dataset": "a", "share": 0.5},
+                {
+                    "build": {"sources": ["tree-c"], "length": 64, "retriever": "dense", "encoder": "/no/such"},
+                    "share": 0.5,
+                },
+            ],
+            "encoder /no/such: no such directory",
+        ),
+        (
+            [
+                {"dataset": "a", "share": 0.5},
                 {"build": {"sources": ["tree-c"], "length": 64, "join": "eos"}, "share": 0.5},
             ],
             "build-1: its documents are joined by other special tokens than those of a",

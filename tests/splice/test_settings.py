@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from splice.cli import run
-from splice.encoder import Located
 from splice.errors import SpliceError
 from splice.pipelines.build import stage_directories
 from splice.settings import BuildSettings, fields, resolve
@@ -76,10 +76,10 @@ MATTERS = {
 }
 
 
-def directories(inputs: str = "the files", commit: str = "c0", **values) -> dict[str, Path]:
+def directories(inputs: str = "the files", identity: str = "an encoder", **values) -> dict[str, Path]:
     """Stage -> its directory in a work directory, as the pipeline names it; all stages, so of a hybrid retriever."""
     settings = BuildSettings(**{"sources": ["a"], "retriever": "hybrid", **values})
-    encoder = Located("some/encoder", Path("cache"), commit) if settings.has_encoder else None
+    encoder = SimpleNamespace(identity=identity) if settings.has_encoder else None
     return stage_directories(settings, inputs, Path("work"), encoder)
 
 
@@ -114,7 +114,7 @@ def test_dense_and_hybrid_share_their_embeddings_which_are_those_of_an_encoder()
     dense, hybrid = directories(retriever="dense"), directories()
     assert dense["embed"] == hybrid["embed"]
     assert dense["link"] != hybrid["link"]
-    assert changed(directories(), directories(commit="c1")) == AFTER["embed"]
+    assert changed(directories(), directories(identity="another")) == AFTER["embed"]
 
 
 @pytest.mark.parametrize("name", ["k1", "b", "query_tf", "max_df", "neighbours"])
