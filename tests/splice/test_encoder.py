@@ -162,6 +162,16 @@ def test_weights_of_another_model_are_refused_rather_than_made_up(copy, quiet):
         transformers.logging.set_verbosity(verbosity)
 
 
+def test_weights_without_the_pooler_which_no_mean_needs_are_whole(copy, encoder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    kept = {name: w for name, w in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, copy / "model.safetensors", metadata={"format": "pt"})
+    assert (Encoder(locate(str(copy)), 512).embed(TEXTS[:4]) == encoder.embed(TEXTS[:4])).all()
+
+
 def test_values_beyond_float16_are_refused(copy):
     from safetensors.torch import load_file, save_file
 
