@@ -8,7 +8,8 @@
     ngrams      the n-grams that several documents of a window hold
     zipf        the exponent of a zeta distribution
     relatedness the measures of dataset and control, with intervals
-    figures     the manifest's figures: the headline, the flows
+    figures     the manifest's figures: the headline's rows, the flows
+    headline    a dataset in two sentences, and the headline table
     traits      figures that need no picture, and what is said of near-duplicates and of the sample
     shapes      histograms and trends, as numbers
     svg         drawings that take colours and font from the page; plots, flow and example_view draw

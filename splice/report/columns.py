@@ -24,7 +24,8 @@ class Columns:
     By example: stored (its place in the dataset), documents, padding, own tokens of documents, number (its place in its
     plan), walk (which plan: packs, of mixtures by part): int64 [E]. By document: example (0 .. E - 1), place in the example
     from 0, own tokens, parent's place in the example (-1: none), depth (steps from the root): int64 [D]; score: float32 [D],
-    NaN for a root. sources: own tokens by source, only where asked for.
+    NaN for a root; opens: bool [D], whether the document begins here, and does not go on from the example before: each
+    document counts once among them, however it is cut. sources: own tokens by source, only where asked for.
     """
 
     stored: np.ndarray
@@ -39,6 +40,7 @@ class Columns:
     parent: np.ndarray
     depth: np.ndarray
     score: np.ndarray
+    opens: np.ndarray
     sources: dict[str, int]
 
     def __len__(self) -> int:
@@ -104,21 +106,32 @@ def _flat(tables: list[Any], first: np.ndarray, part: np.ndarray) -> Columns:
     begin, end = _joined(tables, "doc_spans", lambda chunk: chunk.flatten().flatten()).astype(np.int64).reshape(-1, 2).T
     parent = _joined(tables, "parents", _elements).astype(np.int64)
     tokens = end - begin
+    walk = part[shard] << 32 | _joined(tables, "pack").astype(np.int64)
     return Columns(
         stored=np.arange(len(shard)) + (first - np.cumsum(rows) + rows)[shard],
         documents=documents,
         padding=_joined(tables, "padding").astype(np.int64),
         own=np.bincount(example_of, tokens, minlength=len(shard)).astype(np.int64),
         number=_joined(tables, "example").astype(np.int64),
-        walk=part[shard] << 32 | _joined(tables, "pack").astype(np.int64),
+        walk=walk,
         example_of=example_of,
         place=np.arange(len(tokens)) - opens[example_of],
         tokens=tokens,
         parent=parent,
         depth=depths(np.where(parent < 0, -1, parent + opens[example_of])),
         score=_joined(tables, "scores", _elements).astype(np.float32),
+        opens=_opens(begin, tokens, walk[example_of]),
         sources=_by_source(tables, tokens),
     )
+
+
+def _opens(begin: np.ndarray, tokens: np.ndarray, walk: np.ndarray) -> np.ndarray:
+    """Columns.opens, of begin and own tokens of the pieces and their walks, int64 [D].
+
+    In a walk that cuts documents in pieces, one without a token is a BOS whose document follows in the next example.
+    """
+    carries = np.isin(walk, np.unique(walk[begin > 0]))
+    return (begin == 0) & ~(carries & (tokens == 0))
 
 
 def _joined(tables: list[Any], name: str, of: Callable[[Any], Any] = lambda chunk: chunk) -> np.ndarray:

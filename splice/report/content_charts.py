@@ -85,7 +85,7 @@ def composition_charts(facts: Sequence[Facts]) -> list[Chart]:
             ),
             "\n".join(
                 f"{of(f, held)}{one['documents']:.2%} documents' own tokens, {one['separators']:.2%} separators, "
-                f"{one['padding']:.2%} padding."
+                f"{one['padding']:.2%} padding{_split(f)}."
                 for f, one in zip(held, shares, strict=True)
             ),
             "; ".join(
@@ -118,13 +118,25 @@ def composition_charts(facts: Sequence[Facts]) -> list[Chart]:
             "sources",
             "Tokens by source",
             plots.shares_by_name("sources", list(kept), shares, labels(held), "share of the tokens written (%)"),
-            f"{len(total):,} source{'s' * (len(total) != 1)}, by the documents' own tokens in the shards.",
+            f"{len(total):,} source{'s' * (len(total) != 1)}, by the documents' own tokens in the shards."
+            + "".join(
+                f" {of(f, held)}counted in {len(f.columns):,} of {f.examples:,} examples."
+                for f in held
+                if f.is_mixture and len(f.columns) < f.examples
+            ),
             ", ".join(f"{name} {shares[0][name]:.1%}" for name in kept),
             ["source", *names(held)],
             [[name, *(f"{row[name]:,}" for row in rows)] for name in kept],
         )
     )
     return charted
+
+
+def _split(f: Facts) -> str:
+    """What is said of figures that only some of the examples gave."""
+    if not f.is_mixture or len(f.columns) == f.examples:
+        return ""
+    return f"; separators are estimated from {len(f.columns):,} of {f.examples:,} examples"
 
 
 def _fate_charts(facts: Sequence[Facts]) -> list[Chart]:
@@ -153,9 +165,14 @@ def _fate_charts(facts: Sequence[Facts]) -> list[Chart]:
 
 
 def composition(f: Facts) -> dict[str, int]:
-    """Tokens of the shards: documents' own, separators, padding; by the ledger, or counted in the examples that were read."""
+    """Tokens of the shards: documents' own, separators, padding, by the manifest.
+
+    That of a mixture only knows padding: the rest is split as in the examples that were read.
+    """
     if f.is_mixture:
-        own, padding = int(f.columns.own.sum()), int(f.columns.padding.sum())
-        return {"documents": own, "separators": len(f.columns) * f.length - own - padding, "padding": padding}
+        tokens, own = f.manifest["tokens"], int(f.columns.own.sum())
+        read = len(f.columns) * f.length - int(f.columns.padding.sum())
+        documents = round(tokens * own / max(read, 1))
+        return {"documents": documents, "separators": tokens - documents, "padding": f.examples * f.length - tokens}
     written, separators = (int(figure(f.manifest, f"ledger.sources.*.{name}")) for name in ("written", "separators"))
     return {"documents": written, "separators": separators, "padding": f.manifest["ledger"]["padding"]}

@@ -25,7 +25,7 @@ def example_charts(f: Facts, number: int) -> list[Chart]:
     rows = []
     for i, title in enumerate(example.doc_ids[:MOST_ROWS]):
         parent, score = int(example.parents[i]), float(example.scores[i])
-        came = "root" if np.isnan(score) else "an earlier example" if parent < 0 else f"{parent}"
+        came = "root" if np.isnan(score) else "one that is not here" if parent < 0 else f"{parent}"
         rows.append(
             [
                 f"{i}",
@@ -37,6 +37,10 @@ def example_charts(f: Facts, number: int) -> list[Chart]:
             ]
         )
     more = f" The table lists the first {MOST_ROWS}." if n > MOST_ROWS else ""
+    below = "where a tree ends early, the next begins again at depth 0."
+    if f.orphaned:
+        where = "is in an example before, or which goes on from there," if f.carries else "was trimmed from its example"
+        below = f"one whose retriever {where} stands at depth 0, as roots do."
     more += f" The first {MOST_DOCUMENTS:,} are drawn." if n > MOST_DOCUMENTS else ""
     header = ["#", "document", "retrieved by", "score", "from token", "to token"]
     return [
@@ -45,9 +49,9 @@ def example_charts(f: Facts, number: int) -> list[Chart]:
             "Its tree",
             draw_tree(f"tree-{number}", example),
             f"Example {f.shown:,}: {n:,} document{'s' * (n != 1)}, {which}. A document stands one step "
-            f"below the one that retrieved it; where a tree ends early, the next begins again at depth 0. "
+            f"below the one that retrieved it; {below} "
             f"Colours are sixths of its scores.{more}",
-            f"{n} documents in {roots} trees",
+            f"{n} documents, {roots} of them roots",
             header,
             rows,
         ),

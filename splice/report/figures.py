@@ -7,9 +7,10 @@ A figure names the place in the manifest it is from: "ledger.examples", with * f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+MOST_LISTED = 5  # sources, in the line of settings
 SOURCES = "ledger.sources.*."
 EXAMPLES = "examples"  # the place where written tokens, separators and padding meet
 
@@ -79,8 +80,9 @@ def headline(manifest: dict[str, Any]) -> list[Row]:
             for i, part in enumerate(manifest["mixture"])
         ]
         return [examples, each, tokens, *parts, _fill(tokens.value, examples.value * each.value)]
-    trimmed = row("trimmed", f"{SOURCES}trimmed + {SOURCES}left_out_tokens")
-    tokens_in = row("tokens in", SOURCES + "tokens_in", indent=False)
+    whole = figure(manifest, f"{SOURCES}tokens_in + {SOURCES}reused_tokens")  # each time that a document was used
+    trimmed = row("trimmed", SOURCES + "trimmed")
+    left_out = row("left out", SOURCES + "left_out_tokens")
     rows = [
         row("documents in", SOURCES + "documents_in", indent=False),
         row("packed", SOURCES + "packed"),
@@ -89,13 +91,11 @@ def headline(manifest: dict[str, Any]) -> list[Row]:
         row("near-duplicates", SOURCES + "near_duplicate"),
         row("left out, too long", SOURCES + "left_out"),
         row("quarantined", SOURCES + "quarantined"),
-        tokens_in,
-        Row(
-            trimmed.label,
-            trimmed.key,
-            trimmed.value,
-            f"{trimmed.text} ({trimmed.value / max(tokens_in.value, 1):.1%})",
-            True,
+        row("tokens in", SOURCES + "tokens_in", indent=False),
+        *(
+            replace(part, text=f"{part.text} ({part.value / max(whole, 1):.1%})")
+            for part in (trimmed, left_out)
+            if part is trimmed or part.value
         ),
         row("examples", "ledger.examples", indent=False),
         each,
@@ -124,12 +124,33 @@ def settings_line(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         names = ", ".join(f"{p['name']} ({p['retriever']})" for p in manifest["mixture"])
         found = {"mixture of": names, "length": f"{s['length']:,}", "seed": s["seed"], "tokenizer": tokenizer}
     else:
-        found = {"retriever": s["retriever"], "k": s["k"], "length": f"{s['length']:,}"}
+        found = {"retriever": s["retriever"], **retriever_settings(manifest)}
+        found |= {"k": s["k"], "length": f"{s['length']:,}"}
         found |= {name: s[name] for name in ("order", "exhausted", "tail", "join", "dedup", "seed")}
         found |= {"noise": s["noise"]} if s.get("noise") else {}
         found |= {"max uses": s["max_uses"]} if s.get("max_uses", 1) > 1 else {}
-        found |= {"tokenizer": tokenizer, "sources": ", ".join(s["sources"])}
+        found |= {"tokenizer": tokenizer, "sources": _listed(s["sources"])}
     return [(name, str(value)) for name, value in {**found, "splice": manifest["splice"]}.items()]
+
+
+def retriever_settings(manifest: dict[str, Any]) -> dict[str, str]:
+    """What a build's retriever was told and a reader asks for, by name: where these differ, scores do not compare."""
+    s = manifest["settings"]
+    found: dict[str, str] = {}
+    if s.get("retriever") in ("dense", "hybrid"):
+        encoder = manifest.get("encoder") or {}
+        found["encoder"] = str(encoder.get("name") or s.get("encoder") or "unknown")
+    if s.get("retriever") == "hybrid":
+        found["merge"] = str(s.get("merge"))
+    if s.get("retriever") == "domain":
+        found["domain field"] = str(s.get("domain_field"))
+    return found
+
+
+def _listed(sources: list[str]) -> str:
+    """The first of the sources, and how many more there are."""
+    more = len(sources) - MOST_LISTED
+    return ", ".join(sources[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def document_flow(manifest: dict[str, Any]) -> list[Flow]:

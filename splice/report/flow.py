@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .figures import EXAMPLES, Flow, grouped
-from .svg import INK, LABEL, MUTED, SERIES, SMALL, WIDTH, plain_canvas, short, svg
+from .svg import INK, LABEL, MUTED, PAPER, SERIES, SMALL, WIDTH, plain_canvas, short, svg
 
 MOST_ORIGINS = 8
 BANDS = 150  # units that the fullest column's bands are high together
 PITCH = 31  # between the labels of one column
 NODE = 7
-MARGIN = {2: 112, 3: 84}  # for labels at both sides, by the number of columns
+MARGIN = {2: 122, 3: 98}  # for labels at both sides, by the number of columns
+CHARACTERS = {2: 14, 3: 10}  # of a label
+CHARACTER = 7.4  # units that one is wide
 KEPT = ("packed", "written")
 NEUTRAL = ("separators", "padding")
 
@@ -74,7 +76,10 @@ def draw_flow(name: str, flows: Sequence[Flow], titles: Sequence[str]) -> str:
                 Rectangle((x[i], node.top), NODE, node.height(scale), facecolor=INK, alpha=0.75, linewidth=0)
             )
             middle = node.top + node.height(scale) / 2
-            axes.text(edge, middle - 2, short(title, 17 if len(titles) == 2 else 13), ha=side, fontsize=LABEL)
+            if i > 0 and title in NEUTRAL:  # its own band begins under its label
+                size = (CHARACTER * max(len(title), len(f"{node.count:,}")), 27)
+                axes.add_patch(Rectangle((edge - 2, middle - 14), *size, facecolor=PAPER, linewidth=0))
+            axes.text(edge, middle - 2, short(title, CHARACTERS[len(titles)]), ha=side, fontsize=LABEL)
             axes.text(edge, middle + 11, f"{node.count:,}", ha=side, fontsize=SMALL, color=MUTED)
     return svg(figure, name)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .chart import MOST_ROWS, Chart
 from .facts import Facts
-from .figures import Flow, document_flow, token_flow
+from .figures import Flow, document_flow, figure, token_flow
 from .flow import draw_flow
 
 
@@ -15,7 +15,7 @@ def flow_charts(f: Facts, number: int) -> list[Chart]:
     charted = []
     documents, tokens = document_flow(f.manifest), token_flow(f.manifest)
     if documents:
-        titles = ("sources", "documents became")
+        titles = ("sources", "became")
         charted.append(
             _flow(
                 f"flow-documents-{number}",
@@ -26,7 +26,7 @@ def flow_charts(f: Facts, number: int) -> list[Chart]:
             )
         )
     if tokens and f.is_mixture:
-        titles = ("datasets", "the mixture's tokens")
+        titles = ("datasets", "mixture")
         asked = ", ".join(
             f"{p['name']} {p['share_reached']:.2%} (asked {p['share']:.2%})" for p in f.manifest["mixture"]
         )
@@ -34,17 +34,19 @@ def flow_charts(f: Facts, number: int) -> list[Chart]:
     elif tokens:
         shards = len(f.manifest["shards"])
         titles = ("sources", "tokens were", f"in {shards:,} shard{'s' * (shards != 1)}")
-        caption = "Every token of the packed documents, by what became of it, and what else the shards hold."
+        used = ", as often as they were used" if figure(f.manifest, "ledger.sources.*.reuses") else ""
+        caption = f"Every token of the packed documents{used}, by what became of it, and what else the shards hold."
         charted.append(_flow(f"flow-tokens-{number}", "Tokens", tokens, titles, caption))
     return charted
 
 
 def _flow(name: str, title: str, flows: Sequence[Flow], titles: Sequence[str], caption: str) -> Chart:
+    more = f" The table lists the first {MOST_ROWS} of {len(flows):,}." if len(flows) > MOST_ROWS else ""
     return Chart(
         name,
         title,
         draw_flow(name, flows, titles),
-        caption,
+        caption + more,
         "; ".join(f"{flow.origin} to {flow.target} {flow.count:,}" for flow in flows[:20]),
         ["from", "to", title.lower()],
         [[flow.origin, flow.target, f"{flow.count:,}"] for flow in flows[:MOST_ROWS]],

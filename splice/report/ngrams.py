@@ -9,7 +9,9 @@ import numpy as np
 from ..seeded import key, mix
 from .windows import Window
 
-NEAR_SHARE = 0.8  # of a piece's n-grams, which one other piece holds
+NEAR_SHARE = (
+    0.8  # of a piece's n-grams, which one other piece holds; and of the longer's n-grams, how many the shorter has
+)
 NEAR_TOKENS = 50  # shorter pieces are not tested: a few equal lines would make them copies
 NEAR_TESTED = 64  # pieces of a window that are tested, evenly spaced
 
@@ -86,11 +88,16 @@ def covered(grams: NGrams) -> np.ndarray:
 
 
 def near_duplicates(window: Window, grams: NGrams) -> np.ndarray:
-    """bool [tested]: for each tested piece, whether one other piece holds at least NEAR_SHARE of its n-grams."""
+    """bool [tested]: for each tested piece, whether one other piece of about its length holds at least NEAR_SHARE of its n-grams.
+
+    About its length: the shorter has at least NEAR_SHARE of the longer's n-grams. What quotes or holds another at length is no
+    near-duplicate of it: `--dedup near`, which compares in both directions, would keep it as well.
+    """
     sizes = np.diff(window.bounds)
     long = np.flatnonzero(sizes >= NEAR_TOKENS)
     tested = long[np.unique(np.linspace(0, len(long) - 1, min(len(long), NEAR_TESTED)).astype(np.int64))]
-    wanted = NEAR_SHARE * np.bincount(grams.piece, minlength=len(sizes))
+    held = np.bincount(grams.piece, minlength=len(sizes))
+    wanted = NEAR_SHARE * held
     may_be = np.bincount(grams.piece[grams.shared], minlength=len(sizes)) >= wanted
     holder, kind = grams.piece[grams.opens], grams.gram[grams.opens]
     near = np.zeros(len(tested), bool)
@@ -99,7 +106,8 @@ def near_duplicates(window: Window, grams: NGrams) -> np.ndarray:
         first, last = np.searchsorted(kind, mine), np.searchsorted(kind, mine, side="right")
         votes = np.bincount(holder[_ranges(first, last)], minlength=len(sizes))
         votes[tested[i]] = 0
-        near[i] = votes.max() >= wanted[tested[i]]
+        alike = np.minimum(held, held[tested[i]]) >= NEAR_SHARE * np.maximum(held, held[tested[i]])
+        near[i] = (alike & (votes >= wanted[tested[i]])).any()
     return near
 
 

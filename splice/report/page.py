@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .content_charts import composition_charts, document_charts
+from .control import FEWEST_WINDOWS
 from .example_charts import example_charts
 from .facts import SHOWN_DOCUMENTS, Facts
-from .figures import Row, headline, score_text, settings_line
+from .figures import score_text, settings_line
+from .headline import headline_lines, lead
 from .ledger_charts import flow_charts
 from .related_charts import relatedness_charts
-from .score_charts import score_charts
+from .score_charts import score_charts, unscored
 from .svg import TINTS, drawing, printable
-from .traits import near_words, sampled_words, traits
+from .traits import alarm_words, near_words, sampled_words, traits
 
 TEMPLATE = "page.html.j2"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the headline table, a cell for each dataset (None: it has no such figure)."""
-
-    label: str
-    indent: bool
-    cells: list[Row | None]
 
 
 def render(facts: Sequence[Facts]) -> str:
@@ -67,45 +59,19 @@ def context(facts: Sequence[Facts]) -> dict[str, Any]:
         "near": [near_words(f) for f in facts],
         "weak": [f.name for f in facts if f.related and f.related.weak],
         "sampled": [sampled_words(f) for f in facts],
+        "fewest": FEWEST_WINDOWS,
+        "alarm": alarm_words(facts),
         "scores": score_charts(facts),
+        "unscored": unscored(facts),
         "documents": document_charts(facts),
         "fill": composition_charts(facts),
         "examples": [
-            {"charts": example_charts(f, i), "words": words(f), "more": _more(f), "shown": f.shown, "length": f.length}
+            {"name": f.name, "charts": example_charts(f, i), "words": words(f), "more": _more(f)}
             for i, f in enumerate(facts)
         ],
-        "flows": [flow_charts(f, i) for i, f in enumerate(facts)],
+        "flows": [{"name": f.name, "charts": flow_charts(f, i)} for i, f in enumerate(facts)],
         "version": facts[0].manifest["splice"],
     }
-
-
-def lead(f: Facts) -> str:
-    """A dataset in two sentences."""
-    m = f.manifest
-    what = f"{f.examples:,} example{'s' * (f.examples != 1)} of {f.length:,} tokens"
-    if f.is_mixture:
-        return f"{what}, mixed from {len(m['mixture'])} datasets."
-    s = m["settings"]
-    made = f"packed by {s['retriever']}" + (f" with k = {s['k']}" if s["retriever"] != "random" else "")
-    step, control = m["scores"]["mean_step"], m["scores"]["mean_control"]
-    related = ""
-    if step is not None and control and control > 0:
-        related = (
-            f" A document and the one that retrieved it score {score_text(step)} on average, {step / control:.1f} times what random "
-            "pairs of the same documents do."
-        )
-    return f"{what}, {made}.{related}"
-
-
-def headline_lines(facts: Sequence[Facts]) -> list[Line]:
-    """The headline tables side by side: every row that any dataset has, in their order."""
-    tables = [headline(f.manifest) for f in facts]
-    order: dict[tuple[str, bool], int] = {}
-    for table in tables:
-        for row in table:
-            order.setdefault((row.label, row.indent), len(order))
-    found = [{(row.label, row.indent): row for row in table} for table in tables]
-    return [Line(label, indent, [rows.get((label, indent)) for rows in found]) for label, indent in order]
 
 
 def words(f: Facts) -> list[dict[str, Any]]:

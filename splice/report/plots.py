@@ -40,11 +40,12 @@ def histogram(
 ) -> str:
     """Shares by bin: filled for one dataset, outlines for several. log: bins double; whole: x is in whole numbers."""
     figure, axes = canvas(HEIGHT + _legend_height(labels), top=12 + _legend_height(labels))
+    drawn = []
     for i, label in enumerate(labels):
         shares = 100 * data.shares(i)
         if len(labels) == 1:
             axes.stairs(shares, data.edges, fill=True, color=label.color, alpha=0.75, linewidth=0)
-        axes.stairs(shares, data.edges, label=label.name, **_line(label))
+        drawn.append(axes.stairs(shares, data.edges, **_line(label)))
     if log:
         axes.set_xscale("log", base=2)
         _thousands_on_log(axes, data.edges)
@@ -52,7 +53,7 @@ def histogram(
         axes.xaxis.set_major_formatter(NUMBER)
         axes.xaxis.get_major_locator().set_params(integer=whole, min_n_ticks=1)
     axes.set(xlabel=x, ylabel=y, xlim=(data.edges[0], data.edges[-1]), ylim=(0, None))
-    return _finish(figure, axes, name, labels)
+    return _finish(figure, axes, name, labels, drawn)
 
 
 def trends(
@@ -67,12 +68,13 @@ def trends(
 ) -> str:
     """Means, of one dataset with their band; the mean of random pairs as a dotted line. whole: whether x is in whole numbers."""
     figure, axes = canvas(HEIGHT + _legend_height(labels), top=12 + _legend_height(labels))
+    drawn = []
     for i, trend in enumerate(data):
         color = labels[i].color
         if band and len(labels) == 1:
             axes.fill_between(trend.x, trend.low, trend.high, color=color, alpha=0.22, linewidth=0)
         marker = labels[i].marker if len(trend.x) < 2 else None
-        axes.plot(trend.x, trend.mean, label=labels[i].name, marker=marker, **_line(labels[i]))
+        drawn += axes.plot(trend.x, trend.mean, marker=marker, **_line(labels[i]))
         if control[i] is not None:
             axes.axhline(control[i], color=color if len(labels) > 1 else MUTED, linestyle=":", linewidth=1.4)
     if whole:
@@ -80,7 +82,7 @@ def trends(
     lowest = min([0.0, *(float(trend.low.min()) for trend in data if len(trend.x))])
     axes.set(xlabel=x, ylabel=y, ylim=(1.05 * lowest, None))
     axes.yaxis.set_major_formatter(NUMBER)
-    return _finish(figure, axes, name, labels)
+    return _finish(figure, axes, name, labels, drawn)
 
 
 def composition(
@@ -123,16 +125,15 @@ def shares_by_name(
     """A bar for each row of one dataset, or a mark for each of several."""
     top = 12 + _legend_height(labels)
     figure, axes = canvas(56 + top + 21 * len(rows), left=128, top=top)
-    y = np.arange(len(rows))
+    y, drawn = np.arange(len(rows)), []
     for i, one in enumerate(shares):
         values = [100 * one.get(row, 0.0) for row in rows]
         if len(labels) == 1:
             axes.barh(y, values, 0.6, color=SERIES[0], alpha=0.75)
         else:
-            axes.plot(
+            drawn += axes.plot(
                 values,
                 y,
-                label=labels[i].name,
                 linestyle="none",
                 marker=labels[i].marker,
                 color=labels[i].color,
@@ -141,7 +142,7 @@ def shares_by_name(
     axes.set_yticks(y, [short(row, NAME_CHARACTERS) for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    return _finish(figure, axes, name, labels)
+    return _finish(figure, axes, name, labels, drawn)
 
 
 def against_control(name: str, measure: Measure, related: Sequence[Related | None], labels: Sequence[Label]) -> str:
@@ -184,19 +185,15 @@ def _legend_height(labels: Sequence[Label]) -> int:
     return 0 if len(labels) == 1 else 19 * -(-len(labels) // 2)
 
 
-def _finish(figure: Any, axes: Any, name: str, labels: Sequence[Label]) -> str:
+def _finish(figure: Any, axes: Any, name: str, labels: Sequence[Label], drawn: Sequence[Any]) -> str:
+    """The drawing, with a legend where there are several datasets; drawn: of each what stands for it there."""
     if len(labels) > 1:
         axes.legend(
-            *_short_labels(axes), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, columnspacing=1.6, borderpad=0.1,
+            drawn, [short(label.name, NAME_CHARACTERS + 2) for label in labels], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, columnspacing=1.6, borderpad=0.1,
             handlelength=2.6,
         )  # fmt: skip
     axes.tick_params(length=3)
     return svg(figure, name)
-
-
-def _short_labels(axes: Any) -> tuple[list[Any], list[str]]:
-    handles, labels = axes.get_legend_handles_labels()
-    return handles, [short(label, NAME_CHARACTERS + 2) for label in labels]
 
 
 def _whole_numbers(axes: Any) -> None:

@@ -58,10 +58,12 @@ STYLE = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style of all charts, for the time they are drawn."""
+    """The style of all charts, for the time they are drawn; the user's own (a matplotlibrc) has no part in it."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font draws the text
         yield
 

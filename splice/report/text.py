@@ -13,14 +13,31 @@ from . import shapes
 from .content_charts import composition
 from .facts import Facts
 from .figures import score_text
-from .page import headline_lines, lead
+from .headline import headline_lines, lead
 from .relatedness import MEASURES
+from .score_charts import by_kind
 from .svg import printable
-from .traits import near_words, sampled_words, traits
+from .traits import alarm_words, near_words, sampled_words, traits
+
+LETTERS = dict(zip("▁▂▃▄▅▆▇█–…’", [*".:-=+*#@", "-", "...", "'"], strict=True))  # for terminals without the signs
 
 
 def show(facts: Sequence[Facts], console: Console) -> None:
-    """Print headline, shape, relatedness beside the control, near-duplicates and what was looked at."""
+    """Print headline, shape, relatedness beside the control, near-duplicates and what was looked at.
+
+    A terminal that is not of Unicode gets letters for the signs it lacks.
+    """
+    if console.encoding.startswith("utf"):
+        _show(facts, console)
+        return
+    with console.capture() as capture:
+        _show(facts, console)
+    text = capture.get().translate(str.maketrans(LETTERS))
+    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
+    console.file.flush()
+
+
+def _show(facts: Sequence[Facts], console: Console) -> None:
     for f in facts:
         console.print(Text.assemble((printable(f.name), "bold"), f": {lead(f)}"), soft_wrap=True)
     console.print(_headline(facts))
@@ -31,7 +48,7 @@ def show(facts: Sequence[Facts], console: Console) -> None:
         near = near_words(f)
         prefix = f"{printable(f.name)}: " if len(facts) > 1 else ""
         if near.alarm:
-            copying = ("Near-duplicates turn retrieval into copying. ", "bold yellow")
+            copying = (alarm_words([f]) + " ", "bold yellow")
             remedy = (near.remedy, "bold")
             console.print(Text.assemble(copying, prefix, near.text, " ", remedy, near.effect), soft_wrap=True)
         else:
@@ -75,7 +92,7 @@ def _shape(facts: Sequence[Facts]) -> Table:
     for name, values, histogram in (
         ("documents in an example", [f.columns.documents for f in facts], shapes.whole_number_histogram),
         ("tokens of a document, by doublings", [f.documents for f in facts], shapes.log_histogram),
-        ("score of an edge", [f.scores for f in facts], shapes.score_histogram),
+        *((title, values, shapes.score_histogram) for title, values in _scores(facts)),
     ):
         if any(len(v) for v in values):
             bins = histogram(values)
@@ -84,6 +101,17 @@ def _shape(facts: Sequence[Facts]) -> Table:
     for trait in traits(facts):
         table.add_row(trait.label, *trait.cells)
     return table
+
+
+def _scores(facts: Sequence[Facts]) -> list[tuple[str, list[np.ndarray]]]:
+    """The datasets' scores by kind, with a title: those of two kinds have no histogram in common."""
+    kinds = by_kind(facts)
+    rows = []
+    for kind, alike in kinds:
+        held = {f.place for f in alike}
+        values = [f.scores if f.place in held else np.zeros(0, np.float32) for f in facts]
+        rows.append(("score of an edge" + (f", {kind}" if len(kinds) > 1 else ""), values))
+    return rows
 
 
 def _quantiles(values: np.ndarray) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .facts import Facts
+from .facts import MOST_DOCUMENTS, RANKING, Facts
 from .figures import figure
 from .measures import SHORT
 from .ngrams import NEAR_SHARE, NEAR_TOKENS
@@ -54,16 +54,23 @@ def traits(facts: Sequence[Facts]) -> list[Trait]:
 
 
 def _trees(f: Facts) -> str:
+    """This and the next two are of an example alone: unknown where what retrieved a document may not be in it."""
+    if f.orphaned:
+        return "–"
     return f"{np.isnan(f.columns.score).sum() / len(f.columns):,.2f}" if len(f.columns) else "–"
 
 
 def _depth(f: Facts) -> str:
+    if f.orphaned:
+        return "–"
     deepest = np.zeros(len(f.columns), np.int64)
     np.maximum.at(deepest, f.columns.example_of, f.columns.depth)
     return f"{deepest.mean():,.1f} (at most {deepest.max():,})" if len(deepest) else "–"
 
 
 def _alone(f: Facts) -> str:
+    if f.orphaned:
+        return "–"
     c = f.columns
     first = np.cumsum(c.documents) - c.documents
     has_child = np.zeros(len(c.tokens), bool)
@@ -92,15 +99,23 @@ def near_words(f: Facts) -> Near:
     r = f.related
     text = (
         f"{r.near:,} of {r.tested:,} documents tested ({r.near_share:.1%}) have at least {NEAR_SHARE:.0%} of their {SHORT}-grams in "
-        "one other document of their example"
+        "one other document of their example that is about as long"
     )
     if not r.alarm:
         return Near(f.name, False, text + ".")
     if f.manifest["settings"].get("dedup") == "near":
         remedy = ("--near-threshold", f" below {f.manifest['settings']['near_threshold']:g}, which drops more.")
     else:
-        remedy = ("--dedup near", ", which drops them.")
+        remedy = ("--dedup near", ", which drops those whose words are as much alike.")
     return Near(f.name, True, f"{text}. Build {'its datasets ' if f.is_mixture else ''}again with", *remedy)
+
+
+def alarm_words(facts: Sequence[Facts]) -> str:
+    """What near-duplicates do: only where documents were retrieved do they make a model's search one for copies."""
+    alarmed = [f for f in facts if f.related and f.related.alarm]
+    if any(retriever in RANKING for f in alarmed for retriever in f.retrievers):
+        return "Near-duplicates turn retrieval into copying."
+    return "Near-duplicates in one example teach copying."
 
 
 def sampled_words(f: Facts) -> str:
@@ -112,4 +127,7 @@ def sampled_words(f: Facts) -> str:
         if f.related is None
         else f"{f.related.windows:,} of {f.examples:,} examples, {f.related.tokens:,} tokens"
     )
-    return f"Documents, scores and depths from {light}; relatedness from {tokens}, drawn by the dataset's seed"
+    lengths = ""
+    if f.whole and len(f.documents) >= MOST_DOCUMENTS:
+        lengths = f"; document lengths from the first {len(f.documents):,} documents"
+    return f"Documents, scores and depths from {light}{lengths}; relatedness from {tokens}, drawn by the dataset's seed"

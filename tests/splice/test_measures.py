@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from splice.report import measures, ngrams, shapes
 from splice.report.columns import depths
-from splice.report.control import deal, dealt_places
+from splice.report.control import ALIKE, SPREAD, deal, dealt_places
 from splice.report.figures import Flow, figure, grouped
 from splice.report.relatedness import MEASURES, estimate, relate
 from splice.report.windows import Window, own_tokens, window_of
@@ -143,8 +143,13 @@ def test_near_duplicates_are_those_one_other_piece_holds(w):
         patch.setattr(ngrams, "NEAR_TOKENS", 4)
         near = ngrams.near_duplicates(w, ngrams.ngrams(w, n))
     grams = [[tuple(p[i : i + n].tolist()) for i in range(len(p) - n + 1)] for p in w.pieces]
+
+    def is_near(mine: list, other: list) -> bool:
+        alike = min(len(mine), len(other)) >= 0.8 * max(len(mine), len(other))
+        return alike and sum(g in set(other) for g in mine) >= 0.8 * len(mine)
+
     expected = [
-        any(sum(g in set(other) for g in mine) >= 0.8 * len(mine) for j, other in enumerate(grams) if j != i)
+        any(is_near(mine, other) for j, other in enumerate(grams) if j != i)
         for i, mine in enumerate(grams)
         if len(w.pieces[i]) >= 4
     ]
@@ -157,6 +162,13 @@ def test_pieces_that_share_with_many_but_with_none_mostly_are_no_near_duplicates
     assert ngrams.near_duplicates(w, ngrams.ngrams(w, 5)).tolist() == [False]
     copied = window(list(range(120)), [*range(110), *range(900, 910)])
     assert ngrams.near_duplicates(copied, ngrams.ngrams(copied, 5)).tolist() == [True, True]
+
+
+def test_what_another_holds_beside_much_else_is_no_near_duplicate():
+    w = window(list(range(200)), list(range(100)), list(range(130)))
+    assert ngrams.near_duplicates(w, ngrams.ngrams(w, 5)).tolist() == [False, False, False]
+    longer = window(list(range(124)), list(range(100)))
+    assert ngrams.near_duplicates(longer, ngrams.ngrams(longer, 5)).tolist() == [True, True]
 
 
 def test_tested_pieces_are_bounded():
@@ -197,8 +209,11 @@ def test_compression_finds_a_repeat_far_back():
 # --- the control
 
 
-def topics(n_windows: int, related: bool, seed: int = 0) -> list[Window]:
-    """Windows of eight documents, of one topic each where `related`: common words, and phrases of the topic, each once."""
+def topics(n_windows: int, related: bool, seed: int = 0, equal: bool = False) -> list[Window]:
+    """Windows of eight documents, of one topic each where `related`: common words, and phrases of the topic, each once.
+
+    equal: those of a topic are of one length, as near-duplicates are.
+    """
     rng = random.Random(seed)
     made = []
     for i in range(n_windows):
@@ -206,7 +221,7 @@ def topics(n_windows: int, related: bool, seed: int = 0) -> list[Window]:
         for _ in range(8):
             topic = i if related else rng.randrange(n_windows)
             tokens: list[int] = []
-            for phrase in rng.sample(range(30), rng.randrange(8, 14)):
+            for phrase in rng.sample(range(30), 8 + topic % 12 if equal else rng.randrange(8, 14)):
                 tokens += range(1000 + 360 * topic + 12 * phrase, 1012 + 360 * topic + 12 * phrase)
                 tokens += [int(60 * rng.random() ** 2) for _ in range(8)]
             pieces.append(tokens)
@@ -227,13 +242,39 @@ def test_control_keeps_every_piece_and_the_number_in_each_window(sample, seed):
 
 def test_control_moves_pieces_among_those_alike_in_length():
     sizes = np.random.default_rng(1).integers(1, 10_000, 1000)
-    places = dealt_places(sizes, 0)
+    of_window = np.arange(1000) // 20
+    places = dealt_places(sizes, of_window, 0)
     assert sorted(places) == list(range(1000))
     rank = np.argsort(np.argsort(sizes, kind="stable"), kind="stable")
-    assert (np.abs(rank[places] - rank) < 20).all()
+    near = np.abs(rank[places] - rank) < ALIKE
+    assert (near | (np.abs(sizes[places] - sizes) <= SPREAD * sizes.sum() / 50)).all()
+    before, after = np.bincount(of_window, sizes), np.bincount(of_window, sizes[places])
+    assert np.abs(after / before - 1).mean() < 0.02
     assert (places != np.arange(1000)).mean() > 0.85
-    assert (places == dealt_places(sizes, 0)).all()
-    assert (places != dealt_places(sizes, 1)).any()
+    assert (places == dealt_places(sizes, of_window, 0)).all()
+    assert (places != dealt_places(sizes, of_window, 1)).any()
+
+
+def kept_pairs(of_window: np.ndarray, places: np.ndarray) -> float:
+    """The share of the pairs of pieces of one window that are in one window again."""
+    pairs = Counter(zip(of_window[places].tolist(), of_window.tolist(), strict=True))
+    return sum(n * (n - 1) for n in pairs.values()) / sum(n * (n - 1) for n in Counter(of_window.tolist()).values())
+
+
+def test_control_parts_pieces_of_one_window_also_where_they_are_equally_long():
+    of_window = np.repeat(np.arange(64), 8)
+    lengths = np.repeat(np.random.default_rng(0).integers(100, 10_000, 64), 8)
+    assert kept_pairs(of_window, np.arange(512)) == 1
+    assert kept_pairs(of_window, dealt_places(lengths, of_window, 0)) < 0.06
+    assert kept_pairs(of_window, dealt_places(np.ones(512, np.int64), of_window, 0)) == 0
+    many = np.append(of_window, np.full(200, 5))  # more pieces than there are windows to be parted from
+    assert kept_pairs(many, dealt_places(np.ones(712, np.int64), many, 0)) < 0.4
+
+
+def test_documents_of_equal_length_are_related_in_the_dataset_alone():
+    mixed, equal = relate(topics(40, related=True), 0), relate(topics(40, related=True, equal=True), 0)
+    for found in (mixed, equal):
+        assert found.control["related"].mean < 0.25 * found.dataset["related"].mean
 
 
 def test_related_documents_move_every_measure_the_way_it_says():

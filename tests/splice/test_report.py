@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +20,10 @@ from rich.console import Console
 from splice import __version__
 from splice.errors import SpliceError
 from splice.report import show_report, write_report
-from splice.report.facts import distinct_names
+from splice.report.content_charts import composition
+from splice.report.facts import distinct_names, read_facts
+from splice.report.figures import headline
+from splice.report.windows import own_tokens
 from splice.store.shards import Example, write_shard
 from splice.tokenizer import load_tokenizer
 
@@ -143,6 +149,13 @@ def made(
     return path
 
 
+def change(path: Path, how: Callable[[dict], object]) -> None:
+    """Write a dataset's manifest anew, changed by `how`."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    how(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
 def documents(n: int, size: int = 16, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, 500, size).astype(np.int32) for _ in range(n)]
@@ -224,6 +237,23 @@ def test_page_asks_for_nothing_and_its_ids_are_its_own(built, mixed, tmp_path):
     assert "#fe0" not in source  # every colour is the page's
 
 
+def test_the_users_own_matplotlibrc_does_not_matter(built, tmp_path):
+    import matplotlib
+
+    write_report([built], tmp_path / "a")
+    theirs = {
+        "text.usetex": True,
+        "savefig.bbox": "tight",
+        "lines.linewidth": 9,
+        "svg.fonttype": "path",
+        "axes.grid": False,
+    }
+    with matplotlib.rc_context(theirs):
+        write_report([built], tmp_path / "b")
+        assert matplotlib.rcParams["lines.linewidth"] == 9  # what they set stays theirs
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
 def test_same_dataset_same_bytes(built, tmp_path):
     for name in ("a", "b"):
         write_report([built], tmp_path / name)
@@ -251,6 +281,10 @@ def test_documents_cannot_write_the_page(built, tmp_path):
     assert "\x00" not in (tmp_path / "report.html").read_text()
     assert script[:20] not in text_of(path)  # the terminal shows no texts
     assert "onerror" not in text_of(path)
+    with pytest.MonkeyPatch.context() as patch:  # as it is with the texts, so that the two lines above can fail
+        patch.setattr("splice.report.text.sampled_words", lambda f: f.words[0] + f.example.doc_ids[0])
+        assert script[:20] in text_of(path)
+        assert "onerror" in text_of(path)
 
 
 def test_terminal_markup_in_a_name_is_text(tmp_path):
@@ -278,9 +312,80 @@ def test_several_datasets_side_by_side(built, mixed, tmp_path):
 
 def test_scores_of_two_retrievers_are_not_drawn_together(tmp_path):
     a = made(tmp_path / "a", [documents(3, seed=i) for i in range(9)], scored=True)
-    b = made(tmp_path / "b", [documents(3, seed=i) for i in range(9)], scored=True, retriever="repo")
-    assert {"scores-0", "scores-1"} <= set(page_of(tmp_path, a, b).charts())
+    b = made(tmp_path / "b", [documents(3, seed=i) for i in range(9)], scored=True, retriever="dense", encoder="e")
+    assert {"scores-0", "scores-1", "roots-through-walk"} <= set(page_of(tmp_path, a, b).charts())
     assert "scores" in page_of(tmp_path, a, a).charts()
+    assert [line.split("  ")[0] for line in text_of(a, b).splitlines() if line.startswith("score of")] == [
+        "score of an edge, bm25",
+        "score of an edge, dense",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("retriever", "one", "other"),
+    [
+        ("dense", {"encoder": {"name": "MiniLM"}}, {"encoder": {"name": "gte"}}),
+        ("hybrid", {"merge": "rrf"}, {"merge": "sum"}),
+    ],
+)
+def test_scores_of_another_encoder_or_merge_are_of_another_kind(tmp_path, retriever, one, other):
+    paths = []
+    for name, told in (("a", one), ("b", other), ("c", one)):
+        settings = {"merge": "rrf", "encoder": "MiniLM"} | {k: v for k, v in told.items() if k == "merge"}
+        path = made(
+            tmp_path / name, [documents(3, seed=i) for i in range(9)], scored=True, retriever=retriever, **settings
+        )
+        change(path, lambda m, told=told: m.update({k: v for k, v in told.items() if k == "encoder"}))
+        paths.append(path)
+    page = page_of(tmp_path, *paths)
+    assert {"scores-0", "scores-1"} <= set(page.charts())
+    assert "scores" in page_of(tmp_path, paths[0], paths[2]).charts()
+    for value in (*one.values(), *other.values()):
+        assert (value["name"] if isinstance(value, dict) else value) in page.text
+
+
+@pytest.mark.parametrize("retriever", ["repo", "domain"])
+def test_scores_that_do_not_rank_are_not_drawn(tmp_path, retriever):
+    path = made(
+        tmp_path / "made", [documents(3, seed=i) for i in range(9)], scored=True, retriever=retriever,
+        domain_field="extension",
+    )  # fmt: skip
+    change(path, lambda m: m["scores"].update(mean_step=2.0, mean_control=0.5))
+    page = page_of(tmp_path, path)
+    assert [name for name in page.charts() if "score" in name] == []
+    assert "roots-through-walk" in page.charts()
+    assert f"packed by {retriever} with k = 1." in page.text
+    assert "on average" not in page.text.split("documents in")[0]
+    assert ("domain field extension" in page.text) == (retriever == "domain")
+    assert "score of an edge" not in text_of(path)
+
+
+@pytest.mark.parametrize(
+    ("retriever", "ratio"), [("bm25", True), ("dense", True), ("hybrid", False), ("random", False)]
+)
+def test_lead_compares_with_random_documents(tmp_path, retriever, ratio):
+    path = made(
+        tmp_path / "made", [documents(3, seed=i) for i in range(9)], scored=retriever != "random", retriever=retriever
+    )
+    if retriever == "random":
+        assert "packed at random." in text_of(path)
+        return
+    change(path, lambda m: m["scores"].update(mean_step=30.0, mean_control=12.0))
+    text = " ".join(text_of(path).split())
+    assert "score 30.0 on average" in text
+    assert "the same retrieving documents with random ones 12.0" in text
+    assert ("random ones 12.0, a ratio of 2.5." in text) == ratio
+
+
+def test_mixture_of_two_retrievers_has_no_score_charts(mixed, built, tmp_path):
+    copy = shutil.copytree(mixed, tmp_path / "copy")
+    assert "scores" in page_of(tmp_path, copy).charts()
+    assert "scores" in page_of(tmp_path, copy, built).charts()  # both of BM25
+    change(copy, lambda m: m["mixture"][1].update(retriever="dense"))
+    page = page_of(tmp_path, copy)
+    assert [name for name in page.charts() if "score" in name] == []
+    assert "roots-through-walk" in page.charts()
+    assert "were retrieved by bm25 and dense, whose scores do not compare" in page.text
 
 
 def test_small_and_negative_scores_are_read(tmp_path):
@@ -322,7 +427,7 @@ def test_odd_datasets_have_a_report(tmp_path, examples, scored):
     assert cells["ledger.examples"] == len(examples)
     assert "nan" not in page.text.lower().replace("nanumber", "")
     assert "random control is weak" in text_of(path) or not any(map(len, examples))
-    assert f"{len(examples)}" in text_of(path)
+    assert f" {len(examples)} example{'s' * (len(examples) != 1)} of {LENGTH} tokens" in text_of(path)
 
 
 def test_random_packing_has_no_scores(tmp_path):
@@ -337,7 +442,12 @@ def test_near_duplicates_raise_the_alarm_with_the_remedy(tmp_path, monkeypatch):
     raised = made(tmp_path / "raised", copies)
     page = page_of(tmp_path, raised)
     assert "20 of 20 documents tested (100.0%)" in page.text
-    assert "again with --dedup near, which drops them" in page.text
+    assert "again with --dedup near, which drops those whose words are as much alike." in page.text
+    assert "Near-duplicates turn retrieval into copying." not in page.text  # nothing is retrieved there
+    assert "Near-duplicates in one example teach copying." in page.text
+    found = made(tmp_path / "found", copies, scored=True)
+    assert "Near-duplicates turn retrieval into copying." in page_of(tmp_path, found).text
+    assert "Near-duplicates turn retrieval into copying." in text_of(found)
     assert any(attributes.get("class") == "alarm" for _, attributes in page.tags)
     assert "--dedup near" in text_of(raised)
     page = page_of(tmp_path, made(tmp_path / "again", copies, dedup="near", near_threshold=0.8))
@@ -353,6 +463,208 @@ def test_large_datasets_are_sampled_and_the_page_says_so(tmp_path, monkeypatch):
     path = made(tmp_path / "made", [documents(3, seed=i) for i in range(50)], shards=5)
     text = page_of(tmp_path, path).text
     assert "depths from 20 of 50 examples; relatedness from 9 of 50 examples, 432 tokens" in text
+
+
+def test_datasets_without_an_example_leave_the_others_their_names(tmp_path, built):
+    empty, small = made(tmp_path / "empty", []), made(tmp_path / "small", [documents(3)] * 2)
+    text = page_of(tmp_path, empty, small).text
+    assert "One example of small" in text
+    assert "Where everything went: small" in text
+    assert "of empty" not in text
+    assert "went: empty" not in text
+
+
+def test_a_name_that_begins_with_a_line_is_in_the_legends(tmp_path):
+    paths = [made(tmp_path / name, [documents(3, seed=i) for i in range(9)], scored=True) for name in ("_a", "b")]
+    page_of(tmp_path, *paths)
+    figures = (tmp_path / "report.html").read_text().split("<figure")[1:]
+    for name in ("scores", "score-by-step", "documents-per-example"):
+        (figure,) = (figure for figure in figures if f'id="{name}"' in figure)
+        assert ">_a</text>" in figure
+
+
+def carried(path: Path) -> Path:
+    """Four documents of 40 tokens, each retrieved by the one before, in examples of 64 that go on in the next; BOS is 0.
+
+    Of the third document only its BOS is in the second example, so four rows of one are three edges.
+    """
+    path = made(path, [documents(1)] * 3, scored=True, tail="carry", join="bos")
+    nan = np.nan
+    spans = [[(0, 40), (0, 22)], [(22, 63), (0, 20), (0, 0)], [(0, 40), (0, 20)]]
+    parents, scores = [[-1, 0], [-1, 0, -1], [-1, 0]], [[nan, 7], [7, 8, 9], [9, nan]]
+    rows = []
+    for number in range(3):
+        sizes = [b - a + (a == 0 and not (number == 2 and i == 0)) for i, (a, b) in enumerate(spans[number])]
+        n, own = len(sizes), np.full(sum(sizes), 5)
+        offsets = np.cumsum([0, *sizes])[:-1]
+        own[[o for i, o in enumerate(offsets) if spans[number][i][0] == 0 and not (number == 2 and i == 0)]] = 0
+        ids = np.append(own, np.full(LENGTH - len(own), 2)).astype(np.int32)
+        rows.append(
+            Example(
+                number, 0, ids, LENGTH - len(own), [f"{number}/{i}" for i in range(n)], ["made"] * n, offsets.astype(np.int32),
+                np.array(spans[number], np.int32), np.array(parents[number], np.int32), np.array(scores[number], np.float32),
+            )
+        )  # fmt: skip
+    (shard,) = (path / "data").iterdir()
+    write_shard(shard, rows, LENGTH, "bm25")
+    change(path, lambda m: m["join"].update(bos_id=0))
+    return path
+
+
+def test_an_edge_counts_once_however_its_document_is_cut(tmp_path):
+    f = read_facts(carried(tmp_path / "made"), "made")
+    assert sorted(f.scores.tolist()) == [7, 8, 9]
+    assert f.columns.opens.tolist() == [True, True, False, True, False, True, True]
+
+
+def test_where_documents_go_on_nothing_is_said_of_an_example_alone(tmp_path):
+    page = page_of(tmp_path, carried(tmp_path / "made"))
+    for label in ("trees in an example", "depth of an example", "documents alone"):
+        (row,) = (row for row in page.rows if row and row[0].startswith(label))
+        assert row[1] == "–", label
+    for wrong in ("Every example begins with a root", "The first document is a root", "next begins again at depth 0"):
+        assert wrong not in page.text
+    assert "A document that goes on in the next example counts where it begins." in page.text
+    assert "one that is not here" in page.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "unsaid"),
+    [
+        ({}, ["The first document is a root", "Every example begins with a root", "A document is used once"], []),
+        ({"order": "reverse"}, ["written in reverse"], ["The first document is", "Every example begins"]),
+        ({"order": "shuffle"}, ["examples are shuffled"], ["The first document is", "Every example begins"]),
+        ({"max_uses": 3}, ["fewest documents to choose from", "The first document is"], ["A document is used once"]),
+    ],
+)
+def test_captions_are_true_of_the_settings(tmp_path, settings, said, unsaid):
+    path = made(tmp_path / "made", [documents(3, seed=i) for i in range(9)], scored=True, **settings)
+    text = page_of(tmp_path, path).text
+    assert all(words in text for words in said)
+    assert not any(words in text for words in unsaid)
+
+
+def test_captions_of_a_mixture_say_what_is_true_of_any_settings(mixed, tmp_path):
+    text = page_of(tmp_path, mixed).text
+    assert "depends on the order of each build" in text
+    for words in ("A document is used once", "The first document is", "Every example begins"):
+        assert words not in text
+
+
+def test_a_document_whose_retriever_was_trimmed_is_no_tree(tmp_path):
+    path = made(tmp_path / "made", [documents(3, seed=i) for i in range(9)], scored=True, order="reverse")
+    f = read_facts(path, "made")
+    assert not f.orphaned
+    parent = f.columns.parent.copy()
+    parent[1] = -1
+    assert replace(f, columns=replace(f.columns, parent=parent)).orphaned
+
+
+def test_trimmed_is_a_share_of_every_use_and_left_out_stands_apart(tmp_path):
+    path = made(tmp_path / "made", [documents(4)] * 2, max_uses=2)
+    counts = {"tokens_in": 100, "reused_tokens": 100, "written": 120, "trimmed": 60, "left_out_tokens": 20, "reuses": 5}
+    change(path, lambda m: m["ledger"]["sources"]["made"].update(counts))
+    rows = {row.label: row.text for row in headline(json.loads((path / "manifest.json").read_text()))}
+    assert rows["trimmed"] == "60 (30.0%)"
+    assert rows["left out"] == "20 (10.0%)"
+    assert "token of the packed documents, as often as they were used, by" in page_of(tmp_path, path).text
+    change(path, lambda m: m["ledger"]["sources"]["made"].update(left_out_tokens=0))
+    assert "left out" not in [row.label for row in headline(json.loads((path / "manifest.json").read_text()))]
+
+
+def test_a_tokenizer_is_only_looked_for_in_the_dataset(tmp_path, monkeypatch):
+    path = made(tmp_path / "gpt2", [documents(3)] * 2)
+
+    def asked(*_, **__):
+        raise AssertionError("a tokenizer was asked for elsewhere")
+
+    monkeypatch.setattr("splice.tokenizer_files._download", asked)
+    monkeypatch.chdir(tmp_path)
+    page_of(tmp_path, Path("gpt2"))
+    (path / "tokenizer").mkdir()  # without a file
+    assert "How its documents begin" not in page_of(tmp_path, Path("gpt2")).text
+
+
+def test_texts_are_those_of_the_tokenizer(built, tmp_path):
+    f = read_facts(built, "built")
+    tokenizer = load_tokenizer(str(built / "tokenizer"), fast=False)
+    bos_id = f.manifest["join"]["bos_id"]
+    pieces = list(own_tokens(f.example, bos_id))
+    assert f.words == tuple(tokenizer.decode(piece[:40]) for piece in pieces[:40])
+
+
+@pytest.mark.parametrize("key", ["settings.max_uses", "scores.mean_step", "join", "ledger.sources.made.near_duplicate"])
+def test_the_manifest_of_another_splice_is_one_clear_error(tmp_path, key):
+    path = made(tmp_path / "made", [documents(3)] * 2)
+
+    def without(manifest: dict) -> None:
+        *names, last = key.split(".")
+        for name in names:
+            manifest = manifest[name]
+        del manifest[last]
+
+    change(path, without)
+    change(path, lambda m: m.update(splice="0.0.1"))
+    with pytest.raises(SpliceError, match=r"made by splice 0\.0\.1, build it again"):
+        page_of(tmp_path, path)
+
+
+def test_a_terminal_without_unicode_gets_letters(tmp_path):
+    path = made(tmp_path / "naïve…", [documents(3, seed=i) for i in range(9)], scored=True)
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    show_report([path], Console(file=file, width=150))
+    file.flush()
+    text = file.buffer.getvalue().decode("ascii")
+    assert "na?ve...: 9 examples" in text
+    assert "@" in text  # of a histogram
+    assert "\u2588" in text_of(path)
+
+
+def test_a_path_that_is_not_utf8_is_named(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    shutil.copytree(made(tmp_path / "made", [documents(3)]), path)
+    with pytest.raises(SpliceError, match="path is not UTF-8") as raised:
+        write_report([path], tmp_path / "report.html")
+    str(raised.value).encode()
+
+
+def test_a_sampled_mixture_knows_its_padding_and_says_what_is_estimated(mixed, tmp_path, monkeypatch):
+    copy = shutil.copytree(mixed, tmp_path / "copy")
+    change(copy, lambda m: m.update(tokens=m["tokens"] - 700))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    whole = sum(shard["examples"] for shard in manifest["shards"]) * manifest["settings"]["length"]
+    assert "separators are estimated" not in page_of(tmp_path, copy).text
+    monkeypatch.setattr("splice.report.columns.MOST_EXAMPLES", 1)
+    page = page_of(tmp_path, copy)
+    f = read_facts(copy, "copy")
+    assert len(f.columns) < f.examples
+    counts = composition(f)
+    assert counts["padding"] == whole - manifest["tokens"]
+    assert counts["documents"] + counts["separators"] == manifest["tokens"]
+    for n in counts.values():
+        assert f"{n:,}" in page.text
+    assert "separators are estimated from" in page.text
+
+
+def test_sampled_document_lengths_say_so(built, tmp_path, monkeypatch):
+    assert "document lengths from the first" not in page_of(tmp_path, built).text
+    monkeypatch.setattr("splice.report.facts.MOST_DOCUMENTS", 5)
+    monkeypatch.setattr("splice.report.traits.MOST_DOCUMENTS", 5)
+    assert "document lengths from the first" in page_of(tmp_path, built).text
+
+
+def test_long_lists_say_how_much_more_there_is(tmp_path):
+    path = made(tmp_path / "made", [documents(3)] * 2)
+
+    def many(manifest: dict) -> None:
+        counts = manifest["ledger"]["sources"].pop("made")
+        manifest["ledger"]["sources"] = {f"s{i:03d}": counts for i in range(70)}
+        manifest["settings"]["sources"] = [f"s{i:03d}" for i in range(70)]
+
+    change(path, many)
+    text = page_of(tmp_path, path).text
+    assert "s000, s001, s002, s003, s004 and 65 more" in text
+    assert "The table lists the first 60 of 70." in text
 
 
 def test_terminal_has_the_figures(built, mixed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -92,6 +93,29 @@ def test_it_is_as_wide_as_the_screen_and_its_charts_are_seen(browser, pages, whi
         assert right <= width, name
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_labels_of_flows_stay_in_their_figures(browser, built, tmp_path, width):
+    path = shutil.copytree(built, tmp_path / "long")
+    manifest = json.loads((path / "manifest.json").read_text())
+    (counts,) = manifest["ledger"]["sources"].values()
+    counts = {**counts, "near_duplicate": 12, "filtered": {"contaminated_by_mmlu": 400}, "left_out_tokens": 10_000}
+    manifest["ledger"]["sources"] = {
+        "organisation/a-repository-of-some-name": counts,
+        "sources/web-pages-of-2024": counts,
+    }
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    write_report([path], tmp_path / "long.html")
+    show(browser, tmp_path / "long.html", width)
+    texts = browser.execute_script(
+        "return [...document.querySelectorAll('figure[id^=flow] svg')].flatMap(s => {"
+        "const box = s.getBoundingClientRect(); return [...s.querySelectorAll('text')].map(t => {"
+        "const r = t.getBoundingClientRect(); return [t.textContent, r.left - box.left, box.right - r.right]})})"
+    )
+    assert len(texts) > 10
+    for text, left, right in texts:
+        assert min(left, right) >= 0, text
+
+
 def test_charts_say_what_their_axes_are(browser, pages):
     show(browser, pages["one"])
     texts = browser.execute_script(
@@ -109,7 +133,7 @@ def test_charts_say_what_their_axes_are(browser, pages):
         "fill": ["share of the shards' tokens (%)"],
         "tree-0": ["position in the example (tokens)", "depth (steps)"],
         "strip-0": ["position in a row of 32 tokens", "row of the example"],
-        "flow-documents-0": ["sources", "documents became"],
+        "flow-documents-0": ["sources", "became"],
     }
     for name, wanted in titles.items():
         assert set(wanted) <= set(texts[name]), name
@@ -160,7 +184,7 @@ def test_text_stands_out_from_what_is_behind_it(browser, pages, theme):
     colours = browser.execute_script(
         "const probe = document.body.appendChild(document.createElement('i'));"
         "const rgb = name => {probe.style.color = `var(--${name})`; return getComputedStyle(probe).color};"
-        "return Object.fromEntries(['ink', 'muted', 'accent', 'paper', 'alarm', 'series-0', 'series-1', 'series-2', 'series-3',"
+        "return Object.fromEntries(['ink', 'muted', 'accent', 'paper', 'alarm', 'series-0', 'series-1', 'series-2', 'series-3', 'series-4', 'series-5',"
         "'tint-0', 'tint-1', 'tint-2', 'tint-3', 'tint-4', 'tint-5'].map(n => [n, rgb(n)]))"
     )
 
@@ -177,7 +201,7 @@ def test_text_stands_out_from_what_is_behind_it(browser, pages, theme):
         assert contrast(text, behind) >= 4.5, (text, behind)
     for i in range(6):
         assert contrast("ink", f"tint-{i}") >= 7, i
-    for i in range(4):
+    for i in range(6):
         assert contrast(f"series-{i}", "paper") >= 3, i
 
 
