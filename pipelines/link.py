@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SEARCH_BLOCK = 1024  # documents of one search task
 EMBED_BLOCK = 256  # documents of one embedding task: some minutes of a CPU with a large encoder, a moment of a GPU
-
 EMBED_WEIGHT = 100  # embedding a document on a CPU takes as long as searching for so many, with a small encoder
 
 
@@ -105,7 +104,7 @@ def _embed(
         "revision": encoder.revision,
         "tokens": s.encoder_tokens,
     }
-    blocks = [(p, a, min(a + EMBED_BLOCK, n)) for p, n in enumerate(documents) for a in _starts(n, EMBED_BLOCK)]
+    blocks = _blocks(documents, EMBED_BLOCK)
     tasks = [
         Task(
             "embed",
@@ -146,7 +145,7 @@ def _index(
 
 def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stage:
     """A task for every block of every pack."""
-    blocks = [(p, a, min(a + SEARCH_BLOCK, n)) for p, n in enumerate(documents) for a in _starts(n, SEARCH_BLOCK)]
+    blocks = _blocks(documents, SEARCH_BLOCK)
     tasks = [
         Task(
             "search",
@@ -158,6 +157,11 @@ def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stag
         for p, a, b in blocks
     ]
     return Stage("search", tasks, [b - a for _, a, b in blocks])
+
+
+def _blocks(documents: Sequence[int], size: int) -> list[tuple[int, int, int]]:
+    """(pack, start, stop) of every block of every pack."""
+    return [(p, a, min(a + size, n)) for p, n in enumerate(documents) for a in _starts(n, size)]
 
 
 def _starts(documents: int, block: int) -> list[int]:

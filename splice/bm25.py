@@ -7,7 +7,6 @@ merged. `splice.words` finds the words, `splice.postings` counts them, `splice.t
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import xxhash
 
+from .arrays import damaged, load_arrays, save_arrays
 from .errors import SpliceError
 from .postings import Counts, Postings, count_corpus, local_dfs, take, transpose
 from .topk import (
@@ -37,6 +36,7 @@ from .topk import (
 )
 
 FORMAT = 1
+INDEX = "index.json"
 HEAD_BYTES = 512 << 20  # the most that the dense rows may take
 HEAD_SHARE = 0.05  # a term of more than this share of the documents gets a dense row
 SUMS_BYTES = 32 << 20  # score buffer of a thread: 128 queries and 65,536 documents, or 1,024 and 8,192
@@ -210,46 +210,18 @@ class Bm25Index:
         return Bm25Index(counts, self.settings, *self._corpus)
 
     def save(self, directory: Path) -> None:
-        """Write the index: one .npy file an array and index.json, last, with their checksums. Equal indexes give equal bytes."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        checksums = {}
-        for name, array in self._counts._asdict().items():
-            np.save(directory / f"{name}.npy", array, allow_pickle=False)
-            checksums[name] = _checksum(array)
+        """Write the index: one .npy file an array, and index.json. Equal indexes give equal bytes."""
         n, words = self._corpus
-        facts = {
-            "format": FORMAT,
-            "settings": asdict(self.settings),
-            "corpus_documents": n,
-            "corpus_words": words,
-            "checksums": checksums,
-        }
-        (directory / "index.json").write_text(json.dumps(facts, indent=1) + "\n")
+        facts = {"settings": asdict(self.settings), "corpus_documents": n, "corpus_words": words}
+        save_arrays(directory, INDEX, FORMAT, self._counts._asdict(), facts)
 
     @classmethod
     def load(cls, directory: Path) -> Bm25Index:
         """Open a saved index, its arrays memory-mapped. Raises SpliceError where a file is missing or damaged."""
-        directory = Path(directory)
-        remedy = f"the index is not complete or was damaged; remove {directory.parent.parent} and build again"
-        path = directory / "index.json"
+        facts, arrays = load_arrays(directory, INDEX, FORMAT)
         try:
-            facts = json.loads(path.read_text())
-            if facts["format"] != FORMAT:
-                raise SpliceError(f"{path}: format {facts['format']}, this version reads {FORMAT}; link again")
-            settings = Bm25Settings(**facts["settings"])
+            counts = Counts.frozen(*(arrays[name] for name in Counts._fields))
             corpus = int(facts["corpus_documents"]), int(facts["corpus_words"])
-            arrays = {}
-            for name, checksum in facts["checksums"].items():
-                path = directory / f"{name}.npy"
-                arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-                if _checksum(arrays[name]) != checksum:
-                    raise ValueError("its checksum is not the one in index.json")
-            path = directory / "index.json"
-            return cls(Counts.frozen(*(arrays[name] for name in Counts._fields)), settings, *corpus)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            raise SpliceError(f"{path}: {error}; {remedy}") from error
-
-
-def _checksum(array: np.ndarray) -> str:
-    return f"{array.dtype.str}:{len(array)}:{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array))}"
+            return cls(counts, Bm25Settings(**facts["settings"]), *corpus)
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(Path(directory) / INDEX, error) from error

@@ -15,7 +15,6 @@ walk also depends on how many neighbours are kept.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numba import njit
 
+from .arrays import damaged, load_arrays, save_arrays
 from .errors import SpliceError
 
 FORMAT = 1
+INDEX = "dense.json"
 FLAT_DOCUMENTS = 2**18  # more are searched by inverted lists; up to here embedding takes far longer than comparing all
 SLACK = 16  # candidates beyond those asked for
 BATCH_QUERIES = 256
@@ -227,35 +227,20 @@ class DenseIndex:
         return found, rough
 
     def save(self, directory: Path) -> None:
-        """Write the index: .npy files and dense.json, last, with their checksums. Equal indexes give equal bytes."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        """Write the index: .npy files, and dense.json. Equal indexes give equal bytes."""
         arrays = {"embeddings": self._embeddings}
         if self._centroids is not None:
             arrays["centroids"] = self._centroids
-        for name, array in arrays.items():
-            np.save(directory / f"{name}.npy", array, allow_pickle=False)
-        facts = {"format": FORMAT, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
-        (directory / "dense.json").write_text(json.dumps(facts, indent=1) + "\n")
+        save_arrays(directory, INDEX, FORMAT, arrays, {})
 
     @classmethod
     def load(cls, directory: Path) -> DenseIndex:
         """Open a saved index, its embeddings memory-mapped. Raises SpliceError where a file is missing or damaged."""
-        path = Path(directory) / "dense.json"
+        _, arrays = load_arrays(directory, INDEX, FORMAT)
         try:
-            facts = json.loads(path.read_text())
-            if facts["format"] != FORMAT:
-                raise SpliceError(f"{path}: format {facts['format']}, this version reads {FORMAT}; link again")
-            arrays = {}
-            for name, checksum in facts["checksums"].items():
-                path = Path(directory) / f"{name}.npy"
-                arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-                if _checksum(arrays[name]) != checksum:
-                    raise ValueError("its checksum is not the one in dense.json")
             return cls(**arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            remedy = f"the index is not complete or was damaged; remove {path.parent.parent.parent} and build again"
-            raise SpliceError(f"{path}: {error}; {remedy}") from error
+        except TypeError as error:
+            raise damaged(Path(directory) / INDEX, error) from error
 
 
 _GPU_LOCK = threading.Lock()
@@ -306,7 +291,3 @@ def _inner_products(vectors: np.ndarray, queries: np.ndarray, documents: np.ndar
         for j in range(whole, d):
             a += np.float64(q[j]) * np.float64(x[j])
         scores[i] = (a + b) + (c + e)
-
-
-def _checksum(array: np.ndarray) -> str:
-    return f"{array.dtype.str}:{array.shape}:{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array))}"

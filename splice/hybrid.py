@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from .arrays import damaged
 from .bm25 import Bm25Index
 from .dense import DenseIndex
 from .errors import SpliceError
@@ -145,6 +146,5 @@ class HybridIndex:
         try:
             settings = HybridSettings(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError) as error:
-            remedy = f"the index is not complete or was damaged; remove {path.parent.parent.parent} and build again"
-            raise SpliceError(f"{path}: {error}; {remedy}") from error
+            raise damaged(path, error) from error
         return cls(Bm25Index.load(directory), DenseIndex.load(directory), settings)
