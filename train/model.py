@@ -1,0 +1,239 @@
+"""A Llama: pre-norm blocks of RMSNorm, grouped-query attention with RoPE, and SwiGLU.
+
+Modules carry Hugging Face's names (model.layers.3.self_attn.q_proj), so a state_dict loads either way as it is.
+Features: any context extension of rope.py; FoT's memory layers; attention across or within documents; the loss in chunks;
+weights in float32 with any compute dtype; recomputed activations, Ulysses context parallelism.
+
+Shapes: B examples, T tokens (of this rank), D hidden size, H heads, G key-value heads, d head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .attention import Sight, attention, look
+from .fot import FoT
+from .loss import cross_entropy, token_losses
+from .rope import Rope, cos_sin, frequencies, rotate
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .ulysses import Ulysses
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The sizes of a model. length: the longest context it is made for, tokens. tied: one matrix embeds and predicts."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    mlp_size: int
+    length: int
+    rope: Rope = Rope()
+    fot: FoT | None = None
+    norm_eps: float = 1e-6
+    tied: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return self.matmul_parameters + self.vocab_size * self.hidden_size * (not self.tied) + self.norm_parameters
+
+    @property
+    def norm_parameters(self) -> int:
+        return (2 * self.layers + 1) * self.hidden_size
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights that every token is multiplied by: the N of 6 N FLOPs. The head is one of them, the embedding is not."""
+        attention = 2 * self.hidden_size * self.head_size * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden_size * self.mlp_size) + self.vocab_size * self.hidden_size
+
+
+class Linear(nn.Linear):
+    """Weights stay float32; the product is in the input's dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_size = config.head_size
+        self.memory = config.fot is not None and layer in config.fot.layers
+        self.ulysses: Ulysses | None = None
+        self.q_proj = Linear(config.hidden_size, config.heads * config.head_size, bias=False)
+        self.k_proj = Linear(config.hidden_size, config.kv_heads * config.head_size, bias=False)
+        self.v_proj = Linear(config.hidden_size, config.kv_heads * config.head_size, bias=False)
+        self.o_proj = Linear(config.heads * config.head_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, table: RopeTable, sight: Sight | None, cache: Cache | None) -> Tensor:
+        q, k, v = (
+            project(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # [B, H or G, T, d]
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        memory_k = k * table.scale if self.memory else None
+        q = rotate(q, table.cos, table.sin).to(x.dtype)
+        k = rotate(k, table.cos, table.sin).to(x.dtype)
+        if cache is not None:
+            out = cache.attend(self.layer, q, k, v, memory_k)
+        elif self.ulysses is not None:
+            out = self.ulysses.attention(q, k, v, sight, memory_k)
+        else:
+            assert sight is not None
+            out = attention(q, k, v, sight, memory_k)
+        return self.o_proj(out.transpose(1, 2).flatten(2))  # [B, T, D]
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = Linear(config.hidden_size, config.mlp_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.mlp_size, bias=False)
+        self.down_proj = Linear(config.mlp_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, table: RopeTable, sight: Sight | None, cache: Cache | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), table, sight, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Trunk(nn.Module):
+    """Hugging Face's `model.`: everything but the head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+
+
+@dataclass(frozen=True)
+class RopeTable:
+    """cos, sin: float32 [T, d], of the positions of this rank's tokens; scale: cos at position 0."""
+
+    cos: Tensor
+    sin: Tensor
+    scale: float
+
+
+class Llama(nn.Module):
+    """dtype: what is computed in; weights are float32. recompute: keep no activations within a block."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype = torch.float32, recompute: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+        self.recompute = recompute
+        self.ulysses: Ulysses | None = None
+        self.model = Trunk(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor | None = None,
+        sight: Sight | None = None,
+        cache: Cache | None = None,
+        reduce: bool = True,
+    ) -> Tensor:
+        """Logits [B, T, V] of ids [B, T]; with targets (int64 [B, T], IGNORED where there is no loss) the sum of their
+        losses, or with reduce=False each one's, [B, T] without gradient.
+
+        sight: what tokens see, by default all before them within their example (and FoT's contexts). cache: what was
+        read before; the ids continue it. With Ulysses, ids and targets are this rank's tokens of the examples.
+        """
+        b, t = ids.shape
+        if sight is None and cache is None:
+            ranks = self.ulysses.size if self.ulysses else 1
+            sight = look(b, t * ranks, self.config.fot, None, ids.device)
+        table = self._table(t, cache, ids.device)
+        x = self.model.embed_tokens(ids).to(self.dtype)
+        for block in self.model.layers:
+            if self.recompute and self.training and torch.is_grad_enabled():
+                x = checkpoint(block, x, table, sight, cache, use_reentrant=False)
+            else:
+                x = block(x, table, sight, cache)
+        if cache is not None:
+            cache.advance(t)
+        x = self.model.norm(x)
+        if targets is None:
+            return self.lm_head(x)
+        flat, weight, wanted = x.flatten(0, 1), self.lm_head.weight.to(x.dtype), targets.flatten()
+        return cross_entropy(flat, weight, wanted) if reduce else token_losses(flat, weight, wanted).view(b, t)
+
+    def _table(self, tokens: int, cache: Cache | None, device: torch.device) -> RopeTable:
+        start = self.ulysses.rank * tokens if self.ulysses else cache.local if cache else 0
+        positions = torch.arange(start, start + tokens, device=device)
+        if self.config.fot:
+            positions = positions % self.config.fot.local_context
+        cos, sin = cos_sin(self.config.rope, self.config.head_size, positions)
+        return RopeTable(cos, sin, self.scale)
+
+    @property
+    def scale(self) -> float:
+        return frequencies(self.config.rope, self.config.head_size)[1]
+
+
+def initial(name: str, shape: torch.Size, config: ModelConfig, seed: int) -> Tensor:
+    """The first value of one weight, float32, drawn by (seed, name) alone: the same for any sharding and any order.
+
+    Normal, standard deviation 0.02, that of the two projections into the residual stream over sqrt(2 layers); norms 1.
+    """
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    draw = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest()))
+    std = INIT_STD / math.sqrt(2 * config.layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else INIT_STD
+    return torch.empty(shape).normal_(0.0, std, generator=draw)
+
+
+PRESETS: dict[str, ModelConfig] = {
+    # tiny ones of our own, for CPUs
+    "tiny": ModelConfig(32000, 128, 4, 4, 2, 32, 352, 512, Rope(original=512), tied=True),
+    "small": ModelConfig(32000, 256, 6, 8, 4, 32, 704, 1024, Rope(original=1024), tied=True),
+    # table 5.1 of the SPLiCe paper
+    "270m": ModelConfig(32000, 1024, 12, 8, 8, 128, 4096, 2048),
+    "3b": ModelConfig(32000, 3200, 26, 32, 32, 100, 8640, 2048),
+    "7b": ModelConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048),
+    "13b": ModelConfig(32016, 5120, 40, 40, 40, 128, 13824, 16384, Rope(theta=1e6, original=16384), norm_eps=1e-5),
+}
+
+
