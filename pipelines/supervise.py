@@ -1,4 +1,4 @@
-"""A build runs in a child process, so that one that is killed ends in a sentence and not in silence.
+"""A long command runs in a child process, so that one that is killed ends in a sentence and not in silence.
 
 The kernel kills the largest process when memory runs out; a process can say nothing about its own SIGKILL, its parent
 can. The fork happens before any thread or heavy import, so the parent stays at some ten megabytes.
@@ -23,8 +23,11 @@ PR_SET_PDEATHSIG = 1
 INTERRUPT_SECONDS = 1.0  # between a worker's death by Ctrl-C and the driver's own
 
 
-def supervised(work: Callable[[], int]) -> int:
-    """Run `work` in a child and give its exit code; 1, with the reason on stderr, when it was killed."""
+def supervised(work: Callable[[], int], what: str, memory: str, resume: str) -> int:
+    """Run `work` in a child and give its exit code; 1, with the reason on stderr, when it was killed.
+
+    what: its name in that sentence; memory: what needs less of it; resume: how to go on.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -47,15 +50,10 @@ def supervised(work: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         killer = signal.Signals(os.WTERMSIG(status)).name
-        print(f"splice: the build was killed by {killer}{_hint(killer)}.\n{RESUME}", file=sys.stderr)
+        hint = f" (by hand, or by the kernel when memory ran out: {memory})" if killer == "SIGKILL" else ""
+        print(f"splice: {what} was killed by {killer}{hint}.\n{resume}", file=sys.stderr)
         return 1
     return os.WEXITSTATUS(status)
-
-
-def _hint(killer: str) -> str:
-    if killer == "SIGKILL":
-        return " (by hand, or by the kernel when memory ran out: fewer --workers or --pack-documents need less)"
-    return ""
 
 
 @contextmanager

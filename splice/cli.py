@@ -1,4 +1,7 @@
-"""The command line: splice build, mix, validate, inspect, report. Other rooms are imported only when their command runs."""
+"""The command line: splice build, mix, validate, inspect, report, train, export, plot.
+
+Other rooms are imported only when their command runs, but for the settings of train, which are its options.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .errors import RESUME, BuildFailed, Interrupted, SpliceError
+from splice.train.settings import flags as train_flags
+
+from .errors import RESUME, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
 from .settings import BuildSettings, choices, fields, resolve
 
 if TYPE_CHECKING:
@@ -81,41 +86,43 @@ def _failing_clearly() -> Iterator[None]:
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` a typer option for every setting, in the settings' words; None where the flag is not given."""
-    parameters = [
-        _parameter(
-            "dry_run",
-            Annotated[
-                bool, typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel="Where")
-            ],
-            False,
-        ),
-        _parameter(
-            "config",
-            Annotated[
-                Path | None,
-                typer.Option(help="YAML file with the same names; flags override it", rich_help_panel="Where"),
-            ],
-            None,
-        ),
-    ]
+    parameters = _run_options("Where")
     for name, setting in fields().items():
         if name == "sources":
             kind: Any = Annotated[
                 list[str] | None, typer.Argument(metavar="[SRC]...", help=setting["help"], show_default=False)
             ]
         else:
-            default = setting["default"]
-            shown = f" [dim]({default})[/]" if default not in (None, []) and default is not False else ""
-            option = typer.Option(help=setting["help"] + shown, show_default=False, rich_help_panel=setting["panel"])
-            kind = Annotated[_flag_type(setting["annotation"]), option]
+            kind = _option(setting)
         parameters.append(_parameter(name, kind, None))
+    return _command(function, parameters, BUILD_HELP)
+
+
+def _run_options(panel: str) -> list[signatures.Parameter]:
+    dry_run = typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel=panel)
+    config = typer.Option(help="YAML file with the same names; flags override it", rich_help_panel=panel)
+    return [
+        _parameter("dry_run", Annotated[bool, dry_run], False),
+        _parameter("config", Annotated[Path | None, config], None),
+    ]
+
+
+def _option(setting: dict[str, Any], *names: str) -> Any:
+    default = setting["default"]
+    shown = f" [dim]({default})[/]" if default not in (None, []) and default is not False else ""
+    option = typer.Option(*names, help=setting["help"] + shown, show_default=False, rich_help_panel=setting["panel"])
+    return Annotated[_flag_type(setting["annotation"]), option]
+
+
+def _command(function: Callable[..., None], parameters: list[signatures.Parameter], help: str) -> Callable[..., None]:
+    """A function that typer reads `parameters` from."""
 
     def command(**flags: Any) -> None:
         function(**flags)
 
     command.__signature__ = signatures.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = BUILD_HELP
+    command.__doc__ = help
     return command
 
 
@@ -241,6 +248,80 @@ def report(
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
+TRAIN_HELP = """Train a Llama on a dataset of `splice build` or `splice mix`, with a longer context if asked for.
+
+On several GPUs: torchrun --nproc-per-node 8 -m splice.train --config FILE --data DATASET. A run that ended early goes on
+with --resume.
+"""
+
+
+def _train(dry_run: bool, config: Path | None, **flags: Any) -> None:
+    from rich.console import Console
+
+    from splice.train.settings import resolve
+
+    settings = resolve({_dotted[name]: value for name, value in flags.items()}, config)
+    with _needing_torch("splice train"):
+        from splice.train.run import run as train
+
+    train(settings, dry_run, Console())
+
+
+def _with_train_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """As `_with_settings`, of the trainer's: --optimizer.lr, --document-mask/--no-document-mask."""
+    parameters = _run_options("Run")
+    for name, setting in train_flags().items():
+        flag = name.replace("_", "-")
+        python_name = name.replace(".", "__")
+        _dotted[python_name] = name
+        names = f"--{flag}/--no-{flag}" if setting["annotation"] is bool else f"--{flag}"
+        kind = _option(setting, names)
+        parameters.append(_parameter(python_name, kind, None))
+    return _command(function, parameters, TRAIN_HELP)
+
+
+_dotted: dict[str, str] = {}  # a function's argument -> the setting it is for
+app.command("train")(_with_train_settings(_train))
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="RUN/step-NNNNNN of a `splice train`")],
+    output: Annotated[Path, typer.Option(help="the directory to make")],
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="of the weights")] = "float32",
+) -> None:
+    """Write a checkpoint as a Hugging Face LlamaForCausalLM directory, with its tokenizer."""
+    from rich.console import Console
+
+    with _needing_torch("splice export"):
+        from splice.train.export import export as write
+
+    write(checkpoint, output, dtype, Console())
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="the --output of `splice train`; several are drawn together")],
+    output: Annotated[Path, typer.Option(help="where the pictures go")] = Path("figures"),
+) -> None:
+    """Draw the loss, perplexity by position and speed of runs, as PNG files."""
+    from rich.console import Console
+
+    from splice.train.plot import show_plot
+
+    show_plot(runs, output, Console())
+
+
+@contextmanager
+def _needing_torch(command: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SpliceError(
+            f"{command} needs {error.name}, which is not installed: pip install 'splice-data[train]'"
+        ) from None
+
+
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
@@ -255,6 +336,8 @@ def _version(
 def run(arguments: list[str]) -> int:
     """Run one command line in this process; gives the exit code. Errors a user can mend are one message on stderr."""
     global _beam_options
+    if arguments[:1] == ["train"]:
+        arguments = [_dashed(argument) for argument in arguments]
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     _beam_options = arguments[cut + 1 :]
     try:
@@ -269,13 +352,29 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _dashed(argument: str) -> str:
+    """--model.kv_heads, as in the file, is --model.kv-heads."""
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+
+
+_BUILD = ("the build", "fewer --workers or --pack-documents need less", RESUME)
+# What a user is told of a command that was killed: its name, what needs less memory, how to go on.
+SUPERVISED = {
+    "build": _BUILD,
+    "mix": _BUILD,
+    "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING),
+}
+
+
 def main() -> None:
     """The `splice` command. What may run long runs under supervision, so that one that is killed still ends in a sentence."""
     arguments = sys.argv[1:]
-    if arguments[:1] in (["build"], ["mix"]) and "--help" not in arguments:
+    told = SUPERVISED.get(arguments[0]) if arguments else None
+    if told and "--help" not in arguments:
         from splice.pipelines.supervise import supervised
 
-        sys.exit(supervised(lambda: run(arguments)))
+        sys.exit(supervised(lambda: run(arguments), *told))
     sys.exit(run(arguments))
 
 

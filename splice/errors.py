@@ -4,6 +4,8 @@ from __future__ import annotations
 
 RESUME = "What is done is kept: run the same command again and it goes on from there."
 
+RESUME_TRAINING = "What is done is kept: the same command with --resume goes on from the last checkpoint."
+
 
 class SpliceError(Exception):
     """Something the user can mend: bad settings, bad input, a lost worker. Shown without a traceback.
@@ -16,6 +18,12 @@ class SpliceError(Exception):
 
 class BuildFailed(SpliceError):
     """The work itself failed (a killed worker, a full disk); what is done is kept and a rerun goes on."""
+
+    exit_code = 1
+
+
+class TrainingFailed(SpliceError):
+    """Training cannot go on (a loss that is no number, a full disk); the last checkpoint is kept."""
 
     exit_code = 1
 

@@ -32,7 +32,7 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         if sync:
-            _sync(temporary)
+            flush(temporary)
         if temporary.is_dir() and path.is_dir():
             shutil.rmtree(temporary)  # another attempt was first: what it made is whole, and the same
         else:
@@ -81,7 +81,8 @@ def link_or_copy(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
-def _sync(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -78,7 +79,8 @@ def look(examples: int, length: int, fot: FoT | None, documents: Tensor | None, 
     visible = visible_contexts(n // context, fot.cross_batch_range, length // context).to(device) if fot else None
     flat = None
     if documents is not None:
-        flat = (documents.long() + length * torch.arange(examples, device=documents.device)[:, None]).flatten().to(device)
+        apart = length * torch.arange(examples, device=device)[:, None]
+        flat = (documents.to(device).long() + apart).flatten()
     sight = Sight(context, visible, flat)
     if device.type == "cuda" and context % BLOCK == 0 and (fot or flat is not None):
         if flat is not None:
@@ -89,7 +91,7 @@ def look(examples: int, length: int, fot: FoT | None, documents: Tensor | None, 
         places = torch.arange(n, device=device)
         first = (places % context == 0) | (flat != flat.roll(1))
         edges = [*first.nonzero().flatten().tolist(), n]
-        return Sight(context, visible, flat, tuple(zip(edges[:-1], edges[1:], strict=True)))
+        return Sight(context, visible, flat, tuple(pairwise(edges)))
     return sight
 
 
@@ -109,7 +111,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sight: Sight, memory_k: Tensor | 
     b, _, t, d = q.shape
     if sight.context == t:
         return _sdpa(q, k, v, is_causal=True)
-    fold = [x.view(b, x.shape[1], t // sight.context, sight.context, d).transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    fold = [
+        x.view(b, x.shape[1], t // sight.context, sight.context, d).transpose(1, 2).flatten(0, 1) for x in (q, k, v)
+    ]
     out = _sdpa(*fold, is_causal=True)  # [B T/L, H, L, D]
     return out.unflatten(0, (b, -1)).transpose(1, 2).flatten(2, 3)
 

@@ -25,7 +25,9 @@ class Cache:
     def __init__(self) -> None:
         self.length = 0
         self.local = 0
-        self._keys: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}  # layer -> k, v, memory k of the current context
+        self._keys: dict[
+            int, tuple[Tensor, Tensor, Tensor | None]
+        ] = {}  # layer -> k, v, memory k of the current context
         self._memory: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, memory_k: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +43,7 @@ class ModelConfig:
     head_size: int
     mlp_size: int
     length: int
-    rope: Rope = Rope()
+    rope: Rope = field(default_factory=Rope)
     fot: FoT | None = None
     norm_eps: float = 1e-6
     tied: bool = False
@@ -220,7 +220,9 @@ def initial(name: str, shape: torch.Size, config: ModelConfig, seed: int) -> Ten
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape)
-    draw = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest()))
+    draw = torch.Generator().manual_seed(
+        int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest())
+    )
     std = INIT_STD / math.sqrt(2 * config.layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else INIT_STD
     return torch.empty(shape).normal_(0.0, std, generator=draw)
 
@@ -235,5 +237,3 @@ PRESETS: dict[str, ModelConfig] = {
     "7b": ModelConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048),
     "13b": ModelConfig(32016, 5120, 40, 40, 40, 128, 13824, 16384, Rope(theta=1e6, original=16384), norm_eps=1e-5),
 }
-
-

@@ -5,35 +5,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import SpliceError
-from ..seeded import permutation
 from .manifest import read_manifest
+from .rows import Batch, Rows
 from .shards import Example, read_rows
 
 CACHED_ROW_GROUPS = 4
 TRAINING = ("input_ids", "doc_offsets", "padding")  # all a trainer reads: half the time of the whole row group
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one rank sees at one step: b = batch_size / world_size examples.
-
-    indices: int64 [b], the examples; input_ids: int32 [b, L]; doc_offsets: b arrays int32 [n], where each document starts
-    (the last ends where the padding begins); padding: int32 [b], tokens of padding at the end.
-    """
-
-    step: int
-    epoch: int
-    indices: np.ndarray
-    input_ids: np.ndarray
-    doc_offsets: list[np.ndarray]
-    padding: np.ndarray
 
 
 class PackedDataset:
@@ -81,51 +64,21 @@ class PackedDataset:
         table, row = self._locate(index, TRAINING)
         return table.column("input_ids")[row].values.to_numpy()
 
+    def training_columns(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Of one example: its tokens, int32 [L], where each document starts, int32 [n], and the tokens of padding at its end."""
+        table, row = self._locate(index, TRAINING)
+        ids, offsets, padding = (table.column(name)[row] for name in TRAINING)
+        return ids.values.to_numpy(), offsets.values.to_numpy(), int(padding.as_py())
+
     def order(self, seed: int, epoch: int) -> np.ndarray:
         """int64 [len]: the order of examples in an epoch, a permutation drawn by (seed, epoch)."""
-        return permutation(len(self), seed, "epoch", epoch)
+        return Rows(self).order(seed, epoch)
 
     def iterate(
         self, seed: int, step: int = 0, rank: int = 0, world_size: int = 1, batch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Batches for `rank` from global step `step` on, for ever; epochs follow each other, each in its own order.
-
-        A global batch of `batch_size` examples (default: one a rank) is the same for every world size, so (seed, step)
-        is the whole state of a loader, also when training goes on with more or fewer ranks. Examples of an epoch that
-        fill no whole batch open the next one. Raises SpliceError, at once, for numbers that do not fit together.
-        """
-        batch_size = world_size if batch_size is None else batch_size
-        if step < 0 or not 0 <= rank < world_size or batch_size < 1 or batch_size % world_size:
-            raise SpliceError(
-                f"batch_size {batch_size} must be a multiple of world_size {world_size}, rank {rank} below it, "
-                f"step {step} not negative"
-            )
-        if len(self) == 0:
-            raise SpliceError(f"{self.path}: holds no example")
-        return self._batches(seed, step, rank, batch_size // world_size, batch_size)
-
-    def _batches(self, seed: int, step: int, rank: int, share: int, batch_size: int) -> Iterator[Batch]:
-        n = len(self)
-        epoch, order = -1, np.zeros(0, np.int64)
-        while True:
-            places = np.arange(step * batch_size + rank * share, step * batch_size + (rank + 1) * share)
-            indices = np.empty(share, np.int64)
-            for i, place in enumerate(places.tolist()):
-                if place // n != epoch:
-                    epoch = place // n
-                    order = self.order(seed, epoch)
-                indices[i] = order[place % n]
-            rows = [self._locate(int(index), TRAINING) for index in indices]
-            ids, offsets, padding = ([table.column(name)[row] for table, row in rows] for name in TRAINING)
-            yield Batch(
-                step,
-                int(places[0] // n),
-                indices,
-                np.stack([value.values.to_numpy() for value in ids]),
-                [value.values.to_numpy() for value in offsets],
-                np.array([value.as_py() for value in padding], np.int32),
-            )
-            step += 1
+        """Batches of whole examples for `rank` from global step `step` on, for ever: see `Rows.iterate`."""
+        return Rows(self).iterate(seed, step, rank, world_size, batch_size)
 
     def _locate(self, index: int, columns: tuple[str, ...] | None = None) -> tuple[Any, int]:
         """The row group table that holds an example (all columns, or those named), and the example's row there."""

@@ -1,0 +1,283 @@
+"""The training loop, from the first weights to the last checkpoint, read from top to bottom.
+
+State is (seed, step): the data's order is a permutation by seed, so a run that was killed goes on from its last checkpoint with
+the losses it would have had, on any number of GPUs (with one number of them to the bit, on CPU).
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import nn
+
+from splice.errors import Interrupted, SpliceError, TrainingFailed
+from splice.files import sweep, write_json
+
+from .attention import Sight, look
+from .checkpoint import checkpoints, load, save, stored_weights
+from .data import MicroBatch, Step, feed
+from .evaluate import evaluate
+from .flops import CONVENTION, flops_per_token, peak_flops
+from .huggingface import read_weights
+from .log import METRICS, RunLog
+from .model import Llama, initial
+from .parallel import World, clip, fill, spread
+from .plan import Plan, check_resumable, is_checkpoint
+from .schedule import learning_rate
+
+RUN = "run.json"
+
+
+def train(plan: Plan, world: World, console: Console) -> None:
+    """Train to plan.settings.steps, or go on from the last checkpoint with --resume.
+
+    Raises TrainingFailed where the loss is no number, Interrupted after SIGINT or SIGTERM (with a checkpoint of the step it was
+    at), SpliceError where --output holds a run and --resume is not given, or its checkpoint belongs to another one.
+    """
+    settings, output = plan.settings, plan.output
+    last = _last_checkpoint(plan)
+    world.wait()  # nobody writes before everybody has looked
+    torch.manual_seed(settings.seed)
+    model = build(plan, world)
+    optimizer = make_optimizer(model, plan)
+    first, tokens = 0, 0
+    notes: list[str] = []
+    if last is not None:
+        state = load(last, model, optimizer, world)
+        first, tokens = state["step"], state["tokens"]
+        notes = [f"going on from {last}", *check_resumable(last, state, plan)]
+    else:
+        first_weights(model, plan)
+    if world.first:
+        _open_run(plan, world)
+    per_step = settings.batch.size * plan.config.length
+    flops = flops_per_token(plan.config, plan.config.length)
+    peak = peak_flops(world.device, settings.log.peak_tflops)
+    sight = sights(plan, world)
+
+    def checkpoint(step: int) -> None:
+        state = {"step": step, "tokens": tokens, "identity": plan.identity, "tokenizer": plan.tokenizer}
+        path = save(
+            output, state, model, optimizer, world, settings.checkpoint.keep, plan.rows.dataset.path / "tokenizer"
+        )
+        log.say(f"checkpoint: {path}")
+
+    def validate(step: int) -> None:
+        assert plan.validation is not None
+        micro, limit = settings.batch.micro, settings.evaluation.rows
+        log.validation(step, evaluate(model, plan.validation, limit, micro, plan.policy, world, sight))
+
+    steps = feed(
+        plan.rows, settings.seed, first, settings.steps, settings.batch.size, settings.batch.micro, plan.policy, world
+    )
+    with _log(plan, first, console, world) as log, _stoppable() as asked_to_stop:
+        for note in notes:
+            log.say(note)
+        model.train()
+        started = time.perf_counter()
+        for step, data in enumerate(steps, start=first):
+            # gradient: the mean over all predicted tokens of the step, however they are spread
+            predicted, stop = world.sum((data.predicted, asked_to_stop()))
+            losses = []
+            for number, micro in enumerate(data.micro):
+                micro = micro.to(world.device)
+                if world.size > 1:
+                    model.set_requires_gradient_sync(number == len(data.micro) - 1)
+                loss = model(micro.ids, micro.targets, sight(micro))
+                (loss * (world.size / max(1.0, predicted))).backward()  # FSDP takes the mean over ranks
+                losses.append(loss.detach())
+            norm = clip(model.parameters(), settings.optimizer.clip)
+            mean = world.sum([float(torch.stack(losses).double().sum())])[0] / max(1.0, predicted)
+            if not math.isfinite(mean) or not math.isfinite(norm):
+                raise TrainingFailed(
+                    _not_a_number(step, data, losses, plan, world, "loss" if math.isfinite(norm) else "gradient")
+                )
+            rate = learning_rate(step, settings.steps, settings.optimizer)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            # what is left is to tell of it
+            seconds = time.perf_counter() - started
+            done, tokens = step + 1, tokens + per_step
+            speed = per_step / seconds
+            log.step(
+                {
+                    "step": done,
+                    "tokens": tokens,
+                    "epoch": data.epoch,
+                    "loss": mean,
+                    "lr": rate,
+                    "grad_norm": norm,
+                    "tokens_per_second": speed,
+                    "mfu": None if peak is None else flops * speed / (peak * world.size),
+                    "memory_gib": memory_gib(world.device),
+                    "seconds": seconds,
+                }
+            )
+            ended = done == settings.steps
+            if settings.evaluation.every and (done % settings.evaluation.every == 0 or ended):
+                validate(done)
+            if done % settings.checkpoint.every == 0 or ended or stop:
+                checkpoint(done)
+            if stop and not ended:
+                raise Interrupted(
+                    f"stopped after step {done}, which is kept; the same command with --resume goes on from there"
+                )
+            started = time.perf_counter()
+
+
+def build(plan: Plan, world: World) -> Llama:
+    """The model without its weights' values, sharded over the world; blocks compiled where that is asked for."""
+    settings = plan.settings
+    cuda = world.device.type == "cuda"
+    half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and cuda)
+    with torch.device("meta"):
+        model = Llama(plan.config, torch.bfloat16 if half else torch.float32, settings.recompute)
+    if settings.compile or (settings.compile is None and cuda):
+        for block in model.model.layers:
+            block.compile()
+    if plan.config.tied:
+        # FSDP loses the tie of weights that have no memory yet; a tied model is small enough to be whole for a moment
+        model.to_empty(device=world.device)
+        model.lm_head.weight = model.model.embed_tokens.weight
+        spread(model, world)
+    else:
+        spread(model, world)
+        model.to_empty(device=world.device)
+    return model
+
+
+def first_weights(model: Llama, plan: Plan) -> None:
+    """Random weights by the seed, or those of --init: a Hugging Face directory or a checkpoint."""
+    parameters = dict(model.named_parameters())
+    if plan.start is None:
+        for name, parameter in parameters.items():
+            fill(parameter, initial(name, parameter.shape, plan.config, plan.settings.seed))
+        return
+    stored = stored_weights(plan.start) if is_checkpoint(plan.start) else read_weights(plan.start, plan.config)
+    for name, value in stored:
+        if name in parameters:
+            fill(parameters.pop(name), value)
+    if parameters:
+        raise SpliceError(
+            f"{plan.start}: holds no {', '.join(parameters)}; it is not the model that its config.json describes"
+        )
+
+
+def make_optimizer(model: Llama, plan: Plan) -> torch.optim.AdamW:
+    """AdamW, its moments in float32, sharded as the weights are; norms do not decay."""
+    asked = plan.settings.optimizer
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    norms = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": asked.weight_decay}, {"params": norms, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=asked.lr, betas=(asked.beta1, asked.beta2), fused=True)
+
+
+def sights(plan: Plan, world: World) -> Callable[[MicroBatch], Sight]:
+    """What the tokens of a micro-batch see; found once where that does not depend on the data."""
+    length, fot, known = plan.config.length, plan.config.fot, {}
+
+    def sight(micro: MicroBatch) -> Sight:
+        rows = len(micro.ids)
+        if micro.documents is not None:
+            return look(rows, length, fot, micro.documents, world.device)
+        if rows not in known:
+            known[rows] = look(rows, length, fot, None, world.device)
+        return known[rows]
+
+    return sight
+
+
+def memory_gib(device: torch.device) -> float:
+    """The most this process has held: of GPU memory, or on CPU of memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _last_checkpoint(plan: Plan) -> Any:
+    """Where to go on from, or None. A run is never written over unasked."""
+    found = checkpoints(plan.output)
+    if plan.settings.resume:
+        return found[-1] if found else None
+    if found or (plan.output / METRICS).exists():
+        what = f"a run, its last checkpoint at {found[-1].name}" if found else "a run that has no checkpoint yet"
+        raise SpliceError(f"{plan.output}: holds {what}; go on with --resume, or name another --output")
+    return None
+
+
+def _open_run(plan: Plan, world: World) -> None:
+    output = plan.output
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpliceError(f"{output}: cannot be made ({error.strerror}); name another place with --output") from None
+    sweep(output)
+    config = plan.config
+    about = {
+        "settings": plan.settings.model_dump(mode="json"),
+        "parameters": config.parameters,
+        "matmul_parameters": config.matmul_parameters,
+        "flops_per_token": flops_per_token(config, config.length),
+        "flops_convention": CONVENTION,
+        "ranks": world.size,
+        "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+    }
+    write_json(output / RUN, about)
+
+
+def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
+    if not world.first:
+        return RunLog.silent()
+    asked = plan.settings.log
+    about = plan.settings.model_dump(mode="json")
+    return RunLog(plan.output, plan.settings.steps, first, console, asked.tensorboard, asked.wandb, about)
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM end the run after the step it is at, with a checkpoint; a second one ends it at once."""
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nsplice: stopping after this step (again: at once)", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _not_a_number(step: int, data: Step, losses: list[torch.Tensor], plan: Plan, world: World, what: str) -> str:
+    """Which rows, of all ranks', gave a loss that is no number; all of the step's where only the gradient is none."""
+    rows = np.stack([micro.rows for micro in data.micro])  # [micro-batches, m]
+    bad = ~torch.isfinite(torch.stack(losses)).cpu().numpy()
+    marked = np.where(bad[:, None] if what == "loss" else True, rows, -1).ravel()
+    everywhere = world.gather(torch.from_numpy(marked).to(world.device)).cpu().numpy()
+    examples = sorted({plan.rows.example_of(int(row)) for row in everywhere if row >= 0})
+    shown = ", ".join(map(str, examples[:8])) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
+    found = checkpoints(plan.output)
+    kept = f"the last checkpoint, {found[-1]}, is good" if found else "there is no checkpoint yet"
+    return (
+        f"step {step + 1}: the {what} is not a number, on example{'s' if len(examples) > 1 else ''} {shown} of {plan.rows.dataset.path} "
+        f"(splice inspect {plan.rows.dataset.path} --example {examples[0] if examples else 0}); nothing was updated, {kept}. "
+        "A lower --optimizer.lr, a longer --optimizer.warmup or --dtype float32 may help"
+    )

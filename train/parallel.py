@@ -1,0 +1,143 @@
+"""Who computes what: ranks, FSDP2 over all of them, Ulysses groups within them.
+
+    world = data ranks x context ranks; the P context ranks of a group are neighbours and share their rows
+
+Weights are sharded over the whole world (fully_shard a block at a time), so memory falls with every GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from splice.errors import SpliceError
+
+from .model import Llama
+from .ulysses import Ulysses
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank among all. context_size: P, ranks that share their rows."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    context_size: int = 1
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank // self.context_size
+
+    @property
+    def data_size(self) -> int:
+        return self.size // self.context_size
+
+    @property
+    def context_rank(self) -> int:
+        return self.rank % self.context_size
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Iterable[float]) -> list[float]:
+        """The sums over all ranks, in float64."""
+        numbers = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        if self.size > 1:
+            dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """[n] of every rank, one after the other."""
+        if self.size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor)
+        return torch.cat(parts)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined(device: str, context_size: int) -> Iterator[World]:
+    """The world that torchrun's environment describes (one rank without it); the process group ends with the block.
+
+    Raises SpliceError where CUDA is asked for and absent, and for a world that P does not divide.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpliceError(
+            "device cuda: torch sees no GPU here; check nvidia-smi and the build of torch, or take --device cpu"
+        )
+    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if size % context_size:
+        raise SpliceError(
+            f"context_parallel {context_size}: does not divide the {size} process{'es' if size > 1 else ''} of this run; "
+            f"start a multiple of {context_size} with torchrun --nproc-per-node"
+        )
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    where = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(where)
+    if size == 1:
+        yield World(where)
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", device_id=where if cuda else None)
+    try:
+        yield World(where, rank, size, context_size)
+    finally:
+        dist.destroy_process_group()
+
+
+def spread(model: Llama, world: World) -> None:
+    """Shard a model over the world and join its context ranks; nothing to do in a world of one."""
+    if world.size == 1:
+        return
+    kind = world.device.type
+    mesh = init_device_mesh(kind, (world.data_size, world.context_size), mesh_dim_names=("data", "context"))
+    if world.context_size > 1:
+        model.ulysses = Ulysses(mesh["context"].get_group())
+        for block in model.model.layers:
+            block.self_attn.ulysses = model.ulysses
+    everyone = init_device_mesh(kind, (world.size,))
+    # gradients are summed over ranks in float32, whatever the products were computed in
+    policy = MixedPrecisionPolicy(param_dtype=model.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.model.layers:
+        fully_shard(block, mesh=everyone, mp_policy=policy)
+    fully_shard(model, mesh=everyone, mp_policy=policy)
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, value: Tensor) -> None:
+    """Set a weight, sharded or not, from its whole value, which every rank holds."""
+    value = value.to(parameter.device, parameter.dtype)
+    if isinstance(parameter, DTensor):
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(value)
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float) -> float:
+    """Scale gradients down to a norm of `limit` (0: leave them); gives the norm before, over all ranks."""
+    kept = [p for p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in kept if p.grad is not None])
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if limit:
+        nn.utils.clip_grads_with_norm_(kept, limit, norm)
+    return float(norm)

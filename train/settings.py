@@ -1,0 +1,219 @@
+"""Everything `splice train` can be told, once: names, types, defaults, help.
+
+The command line and the YAML file are both made from `TrainSettings`: `--optimizer.lr 1e-4` is `optimizer: {lr: 1e-4}`. Values
+of the command line win over the file, the file over the defaults.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from splice.errors import SpliceError
+from splice.settings import read_yaml
+
+
+def _split(value: Any) -> Any:
+    """ "6,9" of the command line is a list."""
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Layers = Annotated[list[int], BeforeValidator(_split)]
+
+
+def setting(default: Any, help: str, **bounds: Any) -> Any:
+    return Field(default=default, description=help, **bounds)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(Section):
+    """Sizes of the model; what is not given comes from --init, or from the preset."""
+
+    preset: Literal["tiny", "small", "270m", "3b", "7b", "13b"] | None = setting(
+        None, "sizes of a model made here; 270m to 13b are the paper's table 5.1"
+    )
+    vocab_size: int | None = setting(None, "default: the dataset's tokenizer's", ge=1)
+    hidden_size: int | None = setting(None, "D", ge=1)
+    layers: int | None = setting(None, "blocks", ge=1)
+    heads: int | None = setting(None, "query heads", ge=1)
+    kv_heads: int | None = setting(None, "key-value heads; fewer than heads: grouped-query attention", ge=1)
+    head_size: int | None = setting(None, "of one head, even", ge=2, multiple_of=2)
+    mlp_size: int | None = setting(None, "of the SwiGLU", ge=1)
+    rope_theta: float | None = setting(None, "base of the rotary frequencies", gt=0)
+    norm_eps: float | None = setting(None, "of RMSNorm", gt=0)
+    tied: bool | None = setting(None, "one matrix embeds tokens and predicts them")
+
+
+class ContextSettings(Section):
+    """How long the context becomes, and by which method."""
+
+    length: int | None = setting(None, "tokens of a row (T); default: the dataset's; shorter: examples are cut", ge=16)
+    method: Literal["naive", "linear", "codellama", "yarn"] = setting("naive", "of extension, by the rotary table")
+    original: int | None = setting(
+        None, "context the model was trained for (L0); default: what --init or the preset says", ge=16
+    )
+
+
+class FoTSettings(Section):
+    """Focused Transformer: on when `layers` names its memory layers."""
+
+    layers: Layers | None = setting(None, "memory layers, counted from 0: 6,9")
+    local_context: int = setting(2048, "L, tokens that the other layers see", ge=16)
+    cross_batch_range: int | None = setting(
+        None, "r, earlier contexts a memory layer sees; default: all of its example; more: other documents too", ge=0
+    )
+    last_context: int = setting(1024, "tokens at the end of a prompt that stay out of the memory at inference", ge=1)
+
+
+class BatchSettings(Section):
+    size: int = setting(8, "rows of a step, over all GPUs", ge=1)
+    micro: int = setting(1, "rows of one forward pass on one GPU; the rest is accumulated", ge=1)
+
+
+class OptimizerSettings(Section):
+    """AdamW."""
+
+    lr: float = setting(3e-4, "highest learning rate", gt=0)
+    end_lr: float | None = setting(None, "last learning rate; default: a tenth of lr", ge=0)
+    schedule: Literal["cosine", "constant", "wsd"] = setting(
+        "cosine", "after warm-up; wsd: constant, then linear decay"
+    )
+    warmup: int = setting(0, "steps of linear warm-up", ge=0)
+    decay: float = setting(0.2, "share of the steps that wsd decays over", gt=0, le=1)
+    beta1: float = setting(0.9, "of the first moment", ge=0, lt=1)
+    beta2: float = setting(0.95, "of the second moment", ge=0, lt=1)
+    weight_decay: float = setting(0.1, "of matrices; norms have none", ge=0)
+    clip: float = setting(1.0, "largest norm of the gradient; 0: no clipping", ge=0)
+
+
+class CheckpointSettings(Section):
+    every: int = setting(500, "steps between checkpoints; the last step always leaves one", ge=1)
+    keep: int = setting(2, "last checkpoints kept; 0: all", ge=0)
+
+
+class EvaluationSettings(Section):
+    """Loss and perplexity by position, during training."""
+
+    every: int = setting(0, "steps between evaluations, and one at the end; 0: none", ge=0)
+    data: Path | None = setting(None, "a dataset to evaluate on")
+    holdout: int = setting(0, "or so many examples of --data, which are then not trained on", ge=0)
+    rows: int | None = setting(None, "rows at most; default: all", ge=1)
+
+
+class LogSettings(Section):
+    tensorboard: bool = setting(False, "also for tensorboard")
+    wandb: str | None = setting(None, "also to this project of Weights & Biases")
+    peak_tflops: float | None = setting(None, "of one GPU, for MFU, where the device is not known", gt=0)
+
+
+class TrainSettings(Section):
+    """The settings of one run. Raises pydantic's ValidationError; `resolve` turns that into one clear sentence."""
+
+    data: Path | None = setting(None, "a dataset of splice build or splice mix")
+    output: Path | None = setting(None, "where the run goes: metrics.jsonl, checkpoints")
+    init: str | None = setting(
+        None, "start from this model: a Hugging Face Llama directory or hub name, or a checkpoint of ours"
+    )
+    resume: bool = setting(False, "go on from the last checkpoint in --output, if there is one")
+    steps: int = setting(1000, "optimizer steps", ge=1)
+    seed: int = setting(0, "of the first weights and of the order of the data", ge=0)
+    document_mask: bool = setting(False, "attention stays within documents; default: it crosses them, SPLiCe's point")
+    skip_document_starts: bool = setting(
+        False, "no loss on the first token of a document, which nothing before it tells"
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to compute")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of the computation; weights are float32. auto: bfloat16 on CUDA"
+    )
+    compile: bool | None = setting(None, "torch.compile each block; default: on CUDA")
+    recompute: bool = setting(False, "activation checkpointing: keep only what enters a block")
+    context_parallel: int = setting(1, "GPUs that share each row by Ulysses all-to-all", ge=1)
+
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    context: ContextSettings = Field(default_factory=ContextSettings)
+    fot: FoTSettings = Field(default_factory=FoTSettings)
+    batch: BatchSettings = Field(default_factory=BatchSettings)
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+
+def flags() -> dict[str, dict[str, Any]]:
+    """Dotted name -> annotation, default, help, panel of every setting, in the order of `--help`."""
+    return dict(_flags(TrainSettings, "", "Run"))
+
+
+def _flags(section: type[BaseModel], prefix: str, panel: str) -> list[tuple[str, dict[str, Any]]]:
+    listed = []
+    for name, info in section.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            listed += _flags(kind, f"{prefix}{name}.", name)
+        else:
+            listed.append(
+                (
+                    prefix + name,
+                    {"annotation": _plain(kind), "default": info.default, "help": info.description, "panel": panel},
+                )
+            )
+    return listed
+
+
+def _plain(annotation: Any) -> Any:
+    """Without "or None"; lists are one word of the command line."""
+    if get_origin(annotation) in (Union, type(int | str)):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) in (list, Annotated):
+        return str
+    return annotation
+
+
+def resolve(given: dict[str, Any], config: Path | None) -> TrainSettings:
+    """Dotted flags over the YAML file over the defaults, validated once.
+
+    Raises SpliceError for a file that cannot be read, a setting that does not exist, a value out of bounds.
+    """
+    values = _from_yaml(config) if config else {}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        *sections, last = name.split(".")
+        place = values
+        for section in sections:
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
+        place[last] = value
+    try:
+        return TrainSettings.model_validate(values)
+    except ValidationError as error:
+        raise SpliceError(_explain(error, given, config)) from None
+
+
+def _from_yaml(path: Path) -> dict[str, Any]:
+    values = read_yaml(path, "give a YAML file with --config")
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SpliceError(f"{path}: expected `name: value` lines, found a {type(values).__name__}")
+    return values
+
+
+def _explain(error: ValidationError, given: dict[str, Any], config: Path | None) -> str:
+    lines = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and "[" not in part)
+        where = f"--{name}" if any(n == name or n.startswith(f"{name}.") for n in given) else f"{config}: {name}"
+        if problem["type"] == "extra_forbidden":
+            import difflib
+
+            close = next(iter(difflib.get_close_matches(name, flags(), 1)), None)
+            lines.append(f"{where}: no such setting" + (f"; did you mean {close}?" if close else ""))
+        else:
+            lines.append(f"{where}: {problem['msg']} (given: {problem['input']!r})")
+    return "\n".join(lines)
