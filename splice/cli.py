@@ -268,13 +268,14 @@ def _train(dry_run: bool, config: Path | None, **flags: Any) -> None:
 
 
 def _with_train_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """As `_with_settings`, of the trainer's: --optimizer.lr, --document-mask/--no-document-mask."""
+    """As `_with_settings`, of the trainer's: --optimizer.lr, --document-mask, --compile/--no-compile."""
     parameters = _run_options("Run")
     for name, setting in train_flags().items():
         flag = name.replace("_", "-")
         python_name = name.replace(".", "__")
         _dotted[python_name] = name
-        names = f"--{flag}/--no-{flag}" if setting["annotation"] is bool else f"--{flag}"
+        either = setting["annotation"] is bool and setting["default"] is None  # neither yes nor no unless said
+        names = f"--{flag}/--no-{flag}" if either else f"--{flag}"
         kind = _option(setting, names)
         parameters.append(_parameter(python_name, kind, None))
     return _command(function, parameters, TRAIN_HELP)

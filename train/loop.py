@@ -10,6 +10,7 @@ import math
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from torch import nn
 
 from splice.errors import Interrupted, SpliceError, TrainingFailed
 from splice.files import sweep, write_json
@@ -100,7 +100,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
             mean = world.sum([float(torch.stack(losses).double().sum())])[0] / max(1.0, predicted)
             if not math.isfinite(mean) or not math.isfinite(norm):
                 raise TrainingFailed(
-                    _not_a_number(step, data, losses, plan, world, "loss" if math.isfinite(norm) else "gradient")
+                    _not_a_number(step, data, losses, plan, world, "gradient" if math.isfinite(mean) else "loss")
                 )
             rate = learning_rate(step, settings.steps, settings.optimizer)
             for group in optimizer.param_groups:
@@ -250,6 +250,9 @@ def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
 def _stoppable() -> Iterator[Callable[[], bool]]:
     """SIGINT and SIGTERM end the run after the step it is at, with a checkpoint; a second one ends it at once."""
     asked = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals are the main thread's
+        return
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked

@@ -25,29 +25,28 @@ def run(settings: TrainSettings, dry_run: bool, console: Console) -> None:
         show_plan(make_plan(settings, ranks), ranks, console)
         return
     with joined(settings.device, settings.context_parallel) as world:
-        plan = _agreed(settings, world)
-        if world.first:
-            _introduce(plan, world, console)
         try:
-            train(plan, world, console)
-        except torch.OutOfMemoryError as error:
-            held = str(error).split(". ")[0]
-            raise TrainingFailed(
-                f"out of GPU memory ({held}). A smaller --batch.micro, --recompute, or more GPUs with --context-parallel need "
-                f"less; --dry-run estimates how much. {RESUME_TRAINING}"
-            ) from error
-        except OSError as error:
-            raise TrainingFailed(f"{error}. Mend it. {RESUME_TRAINING}") from error
+            _run(settings, world, console)
+        except SpliceError as error:
+            if world.first:
+                raise
+            raise SystemExit(error.exit_code) from None  # one process says it
 
 
-def _agreed(settings: TrainSettings, world: World) -> Plan:
-    """The plan, made by every rank; where it fails, it fails on all of them, and the first says why."""
+def _run(settings: TrainSettings, world: World, console: Console) -> None:
+    plan = make_plan(settings, world.size)
+    if world.first:
+        _introduce(plan, world, console)
     try:
-        return make_plan(settings, world.size)
-    except SpliceError as error:
-        if world.first:
-            raise
-        raise SystemExit(error.exit_code) from None
+        train(plan, world, console)
+    except torch.OutOfMemoryError as error:
+        held = str(error).split(". ")[0]
+        raise TrainingFailed(
+            f"out of GPU memory ({held}). A smaller --batch.micro, --recompute, or more GPUs with --context-parallel need "
+            f"less; --dry-run estimates how much. {RESUME_TRAINING}"
+        ) from error
+    except OSError as error:
+        raise TrainingFailed(f"{error}. Mend it. {RESUME_TRAINING}") from error
 
 
 def _introduce(plan: Plan, world: World, console: Console) -> None:
