@@ -29,10 +29,12 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import groupby
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +61,13 @@ CHECK = ModelConfig(512, 64, 2, 4, 2, 16, 176, 128, Rope(original=128), tied=Tru
 MEMORY_LAYERS = {"check": (1,), "tiny": (2,), "small": (3,), "270m": (6, 9), "3b": (6, 12, 18), "7b": (8, 16, 24),
                  "13b": (12, 24, 36)}  # fmt: skip
 LOCAL_CONTEXT = {"check": 128, "tiny": 256, "small": 256}  # 2048 for the paper's
-AGREE = {"cpu": (1e-5, 1e-3), "cuda": (1e-3, 2e-2)}  # relative, of the first loss and of the first gradient's norm
+AGREE = {  # relative
+    "cpu": {"first_loss": 1e-5, "first_gradient_norm": 1e-4},
+    "cuda": {"first_loss": 1e-3, "first_gradient_norm": 2e-2},
+}
 WARMUP = 3
 COMPUTED = "the same with the causal half of attention that is computed"
-OUT_OF_MEMORY = "out of memory"
+MEASURED, OUT_OF_MEMORY = "measured", "out of memory"  # outcomes; others say what broke
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,16 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--preset", choices=PRESETS, help="default: 270m on CUDA, small on CPU")
     parser.add_argument("--lengths", type=int, nargs="+", help="default: 2048 8192 32768 on CUDA, 512 2048 on CPU")
-    parser.add_argument("--tokens", type=int, help="of a step; default: 32768 on CUDA, 2048 on CPU, or the longest length")
+    parser.add_argument(
+        "--tokens", type=int, help="of a step; default: 32768 on CUDA, 2048 on CPU, or the longest length"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="of a round")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help='cases whose name holds one of these: "32K naive"')
     parser.add_argument("--peak-tflops", type=float, help="bfloat16 of the GPU, for MFU, where it is not known")
-    parser.add_argument("--check", action="store_true", help="the smallest sizes, one round: does it run, is it one work")
+    parser.add_argument(
+        "--check", action="store_true", help="the smallest sizes, one round: does it run, is it one work"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = arguments.device
@@ -130,7 +139,9 @@ def main() -> None:
         parser.error(f"FoT's local context of {LOCAL_CONTEXT.get(preset, 2048)} does not divide {lengths[-1]}")
     cases = list_cases(lengths, cuda, arguments.only)
     if not cases:
-        parser.error(f"--only {arguments.only}: no such case; there are {', '.join(c.name for c in list_cases(lengths, cuda))}")
+        parser.error(
+            f"--only {arguments.only}: no such case; there are {', '.join(c.name for c in list_cases(lengths, cuda))}"
+        )
     setup = Setup(preset, device, tokens, rounds, steps, arguments.peak_tflops)
     raise SystemExit(bench(setup, cases, arguments.json))
 
@@ -169,77 +180,81 @@ def bench(setup: Setup, cases: list[Case], output: Path | None) -> int:
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(json.dumps(report, indent=1) + "\n")
     show(report)
-    return int(any(values["outcome"] not in ("measured", OUT_OF_MEMORY) for values in found.values()))
+    return int(any(values["outcome"] not in (MEASURED, OUT_OF_MEMORY) for values in found.values()))
 
 
 # ---------------------------------------------------------------------------------------------- processes that take turns
 
 
 def measure(setup: Setup, cases: list[Case]) -> dict[Case, dict[str, Any]]:
-    """Raw figures of each case: its outcome, and where that is "measured" the seconds of its steps, a list a round."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    for case in cases:
-        pipes[case], other = context.Pipe()
-        processes.append(context.Process(target=work, args=(other, setup, case), daemon=True))
-        processes[-1].start()
-        other.close()
-    found: dict[Case, dict[str, Any]] = {case: {"outcome": "measured", "step_seconds": []} for case in cases}
+    """Raw figures of each case: its outcome, and where that is MEASURED the seconds of its steps, a list a round."""
+    found: dict[Case, dict[str, Any]] = {case: {"outcome": MEASURED, "step_seconds": []} for case in cases}
+    with ExitStack() as stack:
+        workers = {case: stack.enter_context(worker(setup, case)) for case in cases}
 
-    def hear(case: Case) -> dict[str, Any] | None:
-        try:
-            heard = pipes[case].recv()
-        except EOFError:
-            heard = {"outcome": "its process was killed (by the kernel, when memory ran out?)"}
-        found[case] |= {key: value for key, value in heard.items() if key != "seconds"}
-        if found[case]["outcome"] == "measured":
-            return heard
-        say(f"{case.name}: {found[case]['outcome']}")
-        pipes.pop(case).close()
-        return None
+        def turn(case: Case, steps: int) -> list[float]:
+            """Seconds of its steps; none where it broke, and then it has no more turns."""
+            heard = ask(workers[case], steps)
+            seconds = heard.pop("seconds", [])
+            found[case] |= heard
+            if found[case]["outcome"] != MEASURED:
+                say(f"{case.name}: {found[case]['outcome']}")
+                del workers[case]
+            return seconds
 
-    def turn(case: Case, steps: int) -> dict[str, Any] | None:
-        try:
-            pipes[case].send(steps)
-        except OSError:  # it is gone, which hearing from it tells
-            pass
-        return hear(case)
-
-    for case in cases:
-        hear(case)  # it is loaded
-    for case in list(pipes):
-        heard = turn(case, WARMUP)
-        if heard:
-            found[case] |= {"warmup_seconds": sum(heard["seconds"]), "first_losses": heard["losses"]}
-            say(f"{case.name}: first loss {heard['losses'][0]:.5f}, warm after {sum(heard['seconds']):.1f} s")
-    for number in range(setup.rounds):
-        for case in list(pipes):
-            heard = turn(case, 1 + setup.steps)
-            if heard:
-                found[case]["step_seconds"].append(heard["seconds"][1:])  # the first after a rest is not counted
-                speed = setup.tokens / statistics.median(heard["seconds"][1:])
-                say(f"{case.name}: round {number + 1}, {speed:,.0f} tokens/s")
-    for pipe in pipes.values():
-        pipe.send(0)
-    for process in processes:
-        process.join()
+        for case in cases:
+            turn(case, 0)  # they load side by side
+        for case in list(workers):
+            if seconds := turn(case, WARMUP):
+                found[case]["warmup_seconds"] = sum(seconds)
+                say(f"{case.name}: first loss {found[case]['first_loss']:.5f}, warm after {sum(seconds):.1f} s")
+        for number in range(setup.rounds):
+            for case in list(workers):
+                if seconds := turn(case, 1 + setup.steps)[1:]:  # the first after a rest is not counted
+                    found[case]["step_seconds"].append(seconds)
+                    say(f"{case.name}: round {number + 1}, {setup.tokens / statistics.median(seconds):,.0f} tokens/s")
     return found
 
 
-def work(pipe: Any, setup: Setup, case: Case) -> None:
-    """A process: loads, then does as many steps as it is told, until that is none."""
+@contextmanager
+def worker(setup: Setup, case: Case) -> Iterator[Connection]:
+    """A process of its own for a case; it ends with the context."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(target=work, args=(its, setup, case))
+    process.start()
+    its.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join()
+
+
+def ask(pipe: Connection, steps: int) -> dict[str, Any]:
+    """What a worker has to say after so many steps; with 0 what it says by itself, when it is loaded."""
+    try:
+        if steps:
+            pipe.send(steps)
+        return pipe.recv()
+    except (EOFError, OSError):
+        return {"outcome": "its process was killed (by the kernel, when memory ran out?)"}
+
+
+def work(pipe: Connection, setup: Setup, case: Case) -> None:
+    """A worker's whole life: it loads, and does as many steps as it is told, until nobody tells it."""
     try:
         trainer = Trainer(setup, case)
         pipe.send(trainer.facts)
-        while steps := pipe.recv():
-            pipe.send(trainer.steps(steps))
-    except EOFError:
+        while True:
+            pipe.send(trainer.steps(pipe.recv()))
+    except (EOFError, BrokenPipeError):
         return
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        pipe.send({"outcome": OUT_OF_MEMORY, "error": str(error)})
     except Exception as error:
-        full = "can't allocate memory" in str(error)  # what torch says on CPU
-        broke = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        said = str(error) or "no message"
+        # torch's own class on CUDA, where it may be wrapped by the compiler's; a bare RuntimeError on CPU
+        full = isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
+        broke = f"failed: {type(error).__name__}: {said.splitlines()[0]}"
         pipe.send({"outcome": OUT_OF_MEMORY if full else broke, "error": traceback.format_exc()})
 
 
@@ -273,6 +288,7 @@ class Trainer:
         if cuda and self.done:  # what warming up took is not counted
             torch.cuda.reset_peak_memory_stats()
         seconds, losses, norms = [], [], []
+        first = not self.done
         for _ in range(count):
             ids = self.rows()
             self.wait()
@@ -286,11 +302,14 @@ class Trainer:
             seconds.append(time.perf_counter() - started)
             losses.append(float(loss.detach()))
             norms.append(float(norm))
-        told: dict[str, Any] = {"seconds": seconds, "losses": losses}
-        if self.done == count:
-            told["first_norm"] = norms[0]
+        told: dict[str, Any] = {"seconds": seconds, "last_loss": losses[-1]}
+        if first:
+            told |= {"first_loss": losses[0], "first_gradient_norm": norms[0]}
         if cuda:
-            told |= {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+            told |= {
+                "peak_bytes": torch.cuda.max_memory_allocated(),
+                "reserved_bytes": torch.cuda.max_memory_reserved(),
+            }
             torch.cuda.empty_cache()  # for those whose turn is next
         else:
             told["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self.loaded_bytes
@@ -373,14 +392,12 @@ def check_same_work(setup: Setup, found: dict[Case, dict[str, Any]]) -> None:
     """Raises SystemExit where a peer's first loss or gradient is not splice's on the same weights and rows."""
     for case, values in found.items():
         ours = found.get(Case(case.length, case.method, "splice"), {})
-        for what, tolerance in zip(("loss", "norm"), AGREE[setup.device], strict=True):
-            wanted, got = (
-                side.get("first_losses", [None])[0] if what == "loss" else side.get("first_norm") for side in (ours, values)
-            )
-            if wanted is not None and got is not None and abs(got - wanted) > tolerance * abs(wanted):
+        for what, tolerance in AGREE[setup.device].items():
+            wanted, got = ours.get(what), values.get(what)
+            if wanted is not None and got is not None and not abs(got - wanted) <= tolerance * abs(wanted):
                 raise SystemExit(
-                    f"{case.name}: the first {'loss' if what == 'loss' else 'gradient has norm'} {got:.6f}, splice's {wanted:.6f}: "
-                    "they do not do the same work, and their speed is not compared"
+                    f"{case.name}: {what.replace('_', ' ')} {got:.6f}, splice's {wanted:.6f}; they do not do the same work, "
+                    "and their speed is not compared"
                 )
 
 
@@ -420,7 +437,11 @@ def peer(case: Case, variant: str = "") -> Case:
 
 def speeds(setup: Setup, values: dict[str, Any]) -> list[float]:
     """Tokens a second of each round."""
-    return [setup.tokens / statistics.median(steps) for steps in values["step_seconds"]] if values["outcome"] == "measured" else []
+    return (
+        [setup.tokens / statistics.median(steps) for steps in values["step_seconds"]]
+        if values["outcome"] == MEASURED
+        else []
+    )
 
 
 def ratio(setup: Setup, found: dict[Case, dict[str, Any]], case: Case, other: Case) -> float | None:
@@ -431,14 +452,15 @@ def ratio(setup: Setup, found: dict[Case, dict[str, Any]], case: Case, other: Ca
 
 def memory_ratio(found: dict[Case, dict[str, Any]], case: Case, other: Case) -> float | None:
     a, b = (found.get(one, {}) for one in (case, other))
-    measured = a.get("outcome") == b.get("outcome") == "measured"
+    measured = a.get("outcome") == b.get("outcome") == MEASURED
     return a["peak_bytes"] / b["peak_bytes"] if measured else None
 
 
 def targets(setup: Setup, found: dict[Case, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its figure, None where it was not measured. On CUDA they are of 270M at 32K, on one H100 or H200."""
+    """Each with its figure to two places, None where it was not measured. On CUDA they are of 270M at 32K, on one H100 or H200."""
 
     def target(what: str, figure: float | None, bound: float, at_most: bool = False) -> dict[str, Any]:
+        figure = None if figure is None else round(figure, 2)
         reached = None if figure is None else (figure <= bound if at_most else figure >= bound)
         return {"target": what, "figure": figure, "bound": bound, "at_most": at_most, "reached": reached}
 
@@ -468,33 +490,35 @@ def targets(setup: Setup, found: dict[Case, dict[str, Any]]) -> list[dict[str, A
 
 def show(report: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console, setup, about = Console(width=132), report["setup"], report["machine"]
     cuda = setup["device"] == "cuda"
     where = about["device"] if cuda else f"{about['cpu']}, {report['cases'][0].get('threads', '?')} threads"
     precision = "bfloat16 over float32" if cuda else "float32"
     table = Table(
-        "case",
-        title=f"{setup['preset']}, {report['model']['parameters'] / 1e6:,.0f}M parameters, {setup['tokens']:,} tokens a step, "
+        Column("case", no_wrap=True),
+        title=f"{setup['preset']}, {report['model']['parameters'] / 1e6:,.1f}M parameters, {setup['tokens']:,} tokens a step, "
         f"{precision}, {where}, torch {about['torch']}, transformers {about['transformers']}",
     )
-    memory = "peak GiB" if cuda else "peak GiB beyond weights"
-    columns = ["tokens/s", "of rounds", "MFU", "computed", memory, "speed to\ntransformers", "to it\ncompiled", "memory to\ntransformers"]
-    for column in columns:
+    memory = "peak GiB" if cuda else "peak GiB\nbeyond weights"
+    for column in ("tokens/s", "rounds", *(("MFU", "computed") if cuda else ()), memory, "speed to\ntransformers",
+                   *(("speed to\ncompiled",) if cuda else ()), "memory to\ntransformers"):  # fmt: skip
         table.add_column(column, justify="right")
     for case in report["cases"]:
-        if case["tokens_per_second"] is None:
+        if case["outcome"] != MEASURED:
             table.add_row(case["case"], case["outcome"])
             continue
         rounds = case["tokens_per_second_of_rounds"]
         table.add_row(
             case["case"],
             f"{case['tokens_per_second']:,.0f}",
-            f"{min(rounds):,.0f} - {max(rounds):,.0f}",
-            *(f"{case[name]:.1%}" if case[name] else "" for name in ("mfu", "computed_mfu")),
+            f"{min(rounds):,.0f}-{max(rounds):,.0f}",
+            *((share(case["mfu"]), share(case["computed_mfu"])) if cuda else ()),
             f"{case['peak_bytes'] / 2**30:.2f}",
-            *(times(case[name]) for name in ("speed_to_transformers", "speed_to_compiled", "memory_to_transformers")),
+            times(case["speed_to_transformers"]),
+            *((times(case["speed_to_compiled"]),) if cuda else ()),
+            times(case["memory_to_transformers"]),
         )
     console.print(table)
     if cuda:
@@ -508,6 +532,10 @@ def show(report: dict[str, Any]) -> None:
 
 def times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def say(line: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from splice.errors import SpliceError
-from splice.train.log import LineScreen, RunLog, RunningMean, duration, read_metrics
+from splice.train.log import RunLog, read_metrics
+from splice.train.log.screen import LineScreen, RunningMean, duration
 
 QUIET = Console(file=io.StringIO(), width=200)
 
@@ -281,7 +282,7 @@ def test_durations_are_in_two_units(seconds, text):
     ("package", "options"), [("tensorboard", {"tensorboard": True}), ("wandb", {"wandb": "project"})]
 )
 def test_what_is_not_installed_is_said_before_anything_is_done(tmp_path, monkeypatch, package, options):
-    monkeypatch.setattr("splice.train.log.find_spec", lambda name: None)
+    monkeypatch.setattr("splice.train.log.trackers.find_spec", lambda name: None)
     with pytest.raises(SpliceError, match=f"pip install {package}"):
         RunLog(tmp_path / "run", 10, 0, QUIET, **options)
     assert not (tmp_path / "run").exists()
@@ -290,7 +291,7 @@ def test_what_is_not_installed_is_said_before_anything_is_done(tmp_path, monkeyp
 @pytest.fixture
 def installed(monkeypatch):
     """Stand-ins for both packages: the calls made of them."""
-    monkeypatch.setattr("splice.train.log.find_spec", lambda name: name)
+    monkeypatch.setattr("splice.train.log.trackers.find_spec", lambda name: name)
     calls = SimpleNamespace(inits=[], logged=[], ends=[], writers=[], scalars=[], kept=0)
 
     def init(**options):

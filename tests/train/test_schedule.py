@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import itertools
+
 from splice.train.schedule import learning_rate
 from splice.train.settings import OptimizerSettings
 
@@ -25,7 +27,7 @@ def test_cosine_ends_at_the_end_rate_and_is_halfway_in_the_middle():
     assert found[0] == 1.0
     assert found[10] == pytest.approx((1 + 0.1) / 2)
     assert found[20] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(found, found[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(found))
     assert found[5] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
 
 
@@ -37,7 +39,7 @@ def test_wsd_is_constant_and_then_a_line_to_the_end():
     found = rates(100, schedule="wsd", warmup=10, decay=0.2)
     assert found[9:80] == [1.0] * 71
     assert found[-1] == pytest.approx(0.1)
-    slopes = [b - a for a, b in zip(found[80:], found[81:], strict=False)]
+    slopes = [b - a for a, b in itertools.pairwise(found)]
     assert slopes == pytest.approx([slopes[0]] * 19)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -266,8 +267,8 @@ def test_kill_9_loses_nothing(built, tmp_path, steps_before):
     assert train(built, tmp_path / "whole", steps=40, checkpoint__every=1) == 0
     process = start(built, tmp_path / "killed", steps=40, checkpoint__every=1)
     wait_for_steps(tmp_path / "killed", steps_before, process)
-    child = next(iter(map(int, open(f"/proc/{process.pid}/task/{process.pid}/children").read().split())))
-    os.kill(child, signal.SIGKILL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert "the training was killed by SIGKILL" in said
