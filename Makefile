@@ -1,9 +1,9 @@
-# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, the benchmark corpus in bench/corpus.
+# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, runs in runs/, the benchmark corpus in bench/corpus.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo train test lint bench clean
 
 install: .venv/core
 
@@ -32,6 +32,16 @@ demo: .venv/core demo/corpus  ## pack this Python's own standard library with BM
 	$(BIN)/splice validate demo/stdlib
 	$(BIN)/splice inspect demo/stdlib --example 0
 
+.venv/train: .venv/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train]'
+	touch $@
+
+train: .venv/train  ## a small model on the demo's dataset, exported and drawn: two minutes of a CPU
+	test -f demo/stdlib/manifest.json || $(MAKE) --no-print-directory demo
+	$(BIN)/splice train --config configs/train/tiny_yarn.yaml --resume
+	rm -rf runs/tiny_yarn/hf && $(BIN)/splice export runs/tiny_yarn/step-000050 --output runs/tiny_yarn/hf
+	$(BIN)/splice plot runs/tiny_yarn --output runs/tiny_yarn/figures
+
 test: .venv/test  ## all tests, then the linter
 	$(BIN)/python -m pytest -n auto
 	$(MAKE) --no-print-directory lint
@@ -47,7 +57,8 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/dedup.py --corpus bench/corpus/linux --json bench/results/dedup.json
 	$(BIN)/python bench/dense.py --corpus bench/corpus/linux --json bench/results/dense.json
 	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
+	$(BIN)/python bench/train.py --json bench/results/train.json
 	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:
-	rm -rf .venv demo build *.egg-info
+	rm -rf .venv demo runs build *.egg-info

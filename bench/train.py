@@ -13,8 +13,9 @@ loss and gradient must agree, or the bench stops. At the longest length also YaR
   write out a mask of length^2 and lose the flash kernel.
 
 A case is a process of its own; cases of one length take turns, --rounds times --steps steps after some that are not counted.
-A round's figure is its median step; shown are the median round and the least and most. A case that runs out of memory beside
-the idle others is tried again alone. Needs torch, transformers and rich; the package itself need not be installed.
+A round's figure is its median step; shown are the median round and the least and most. FoT stands beside full attention. Peak
+memory is what torch had allocated at most; on CPU the growth of the resident set once the model is there. A case that runs out of
+memory beside the idle others is tried again alone. Needs torch, transformers and rich; the package need not be installed.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ from typing import Any
 import torch
 from measure import machine
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
 
 ROOT = Path(__file__).resolve().parent.parent
 if find_spec("splice") is None:
     sys.path.append(str(ROOT))
+if find_spec("splice.train") is None:
     import splice
 
-    splice.__path__.append(str(ROOT))  # where train/ is splice.train
+    splice.__path__.append(str(ROOT))  # where train/ is
 
 from splice.train.attention import look
 from splice.train.flops import CONVENTION, flops_per_token, peak_flops
@@ -98,9 +101,8 @@ class Case:
         return f"{size} {self.method}, {self.who}" + (f", {self.variant}" if self.variant else "")
 
     def config(self, preset: str) -> ModelConfig:
-        base = (PRESETS | {"check": CHECK})[preset]
+        base, local = sizes(preset), local_context(preset)
         rope = extend(base.rope, "yarn" if self.method == "yarn" else "naive", self.length)
-        local = LOCAL_CONTEXT.get(preset, 2048)
         fot = FoT(MEMORY_LAYERS[preset], local, self.length // local - 1) if self.method == "fot" else None
         return replace(base, length=self.length, rope=rope, fot=fot)
 
@@ -132,30 +134,37 @@ def main() -> None:
     rounds, steps = arguments.rounds, arguments.steps
     if arguments.check:
         preset, lengths, tokens, rounds, steps = "check", [256], 512, 1, 2
-        arguments.only = arguments.only or ["naive", "fot"]
     if any(tokens % length for length in lengths):
         parser.error(f"a step of {tokens} tokens is no whole number of rows of {lengths}; give other --tokens")
-    if lengths[-1] % LOCAL_CONTEXT.get(preset, 2048):
-        parser.error(f"FoT's local context of {LOCAL_CONTEXT.get(preset, 2048)} does not divide {lengths[-1]}")
-    cases = list_cases(lengths, cuda, arguments.only)
+    listed = list_cases(preset, lengths, cuda)
+    only = arguments.only or (["naive", "fot"] if arguments.check else [""])
+    cases = [case for case in listed if any(text in case.name for text in only)]
     if not cases:
-        parser.error(
-            f"--only {arguments.only}: no such case; there are {', '.join(c.name for c in list_cases(lengths, cuda))}"
-        )
+        parser.error(f"--only {arguments.only}: no such case; there are {'; '.join(case.name for case in listed)}")
     setup = Setup(preset, device, tokens, rounds, steps, arguments.peak_tflops)
     raise SystemExit(bench(setup, cases, arguments.json))
 
 
-def list_cases(lengths: list[int], cuda: bool, only: list[str] | None = None) -> list[Case]:
-    """Cases of one group, which take turns, are neighbours."""
+def list_cases(preset: str, lengths: list[int], cuda: bool) -> list[Case]:
+    """Those that take turns are neighbours. FoT where a row is several local contexts, YaRN where it is longer than before."""
     peers = [("splice", ""), ("transformers", ""), *([("transformers", "compiled")] if cuda else [])]
-    cases = []
-    for length in lengths:
-        cases += [Case(length, "naive", *peer) for peer in peers]
-        if length == lengths[-1]:
-            cases += [Case(length, "naive", "splice", "recompute")] if cuda else []
-            cases += [Case(length, "fot", "splice"), *(Case(length, "yarn", *peer) for peer in peers)]
-    return [case for case in cases if only is None or any(text in case.name for text in only)]
+    cases = [Case(length, "naive", *peer) for length in lengths for peer in peers]
+    last = lengths[-1]
+    if cuda:
+        cases.append(Case(last, "naive", "splice", "recompute"))
+    if last > local_context(preset) and last % local_context(preset) == 0:
+        cases.append(Case(last, "fot", "splice"))
+    if last > sizes(preset).length:
+        cases += [Case(last, "yarn", *peer) for peer in peers]
+    return cases
+
+
+def sizes(preset: str) -> ModelConfig:
+    return (PRESETS | {"check": CHECK})[preset]
+
+
+def local_context(preset: str) -> int:
+    return LOCAL_CONTEXT.get(preset, 2048)
 
 
 def bench(setup: Setup, cases: list[Case], output: Path | None) -> int:
@@ -164,14 +173,14 @@ def bench(setup: Setup, cases: list[Case], output: Path | None) -> int:
     report: dict[str, Any] = {
         "machine": machine("torch", "triton", "transformers") | {"device": setup.device, "cuda": torch.version.cuda or "none"},
         "setup": asdict(setup) | {"convention": CONVENTION, "computed": COMPUTED},
-        "model": asdict(cases[0].config(setup.preset)) | {"parameters": cases[0].config(setup.preset).parameters},
+        "model": asdict(sizes(setup.preset)) | {"parameters": sizes(setup.preset).parameters},
     }  # fmt: skip
     for _, group in groupby(cases, key=lambda case: (case.length, setup.device == "cuda" and case.method == "yarn")):
         together = list(group)
         found |= measure(setup, together)
         if setup.device == "cuda" and len(together) > 1:
             for case in [case for case in together if found[case]["outcome"] == OUT_OF_MEMORY]:
-                found |= measure(setup, [case])
+                found |= {case: values | {"alone": True} for case, values in measure(setup, [case]).items()}
         check_same_work(setup, found)
         for values in found.values():
             report["machine"]["device"] = values.get("device", report["machine"]["device"])
@@ -238,7 +247,7 @@ def ask(pipe: Connection, steps: int) -> dict[str, Any]:
             pipe.send(steps)
         return pipe.recv()
     except (EOFError, OSError):
-        return {"outcome": "its process was killed (by the kernel, when memory ran out?)"}
+        return {"outcome": "killed (out of memory?)"}
 
 
 def work(pipe: Connection, setup: Setup, case: Case) -> None:
@@ -276,6 +285,7 @@ class Trainer:
         self.facts = {
             "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
+            "sdpa": sdpa_backend(config, self.device),
             "peak_flops": peak_flops(self.device, setup.peak_tflops),
             "free_bytes": torch.cuda.mem_get_info()[0] if self.device.type == "cuda" else None,
             "weights_bytes": sum(p.nbytes for p in self.model.parameters()),
@@ -379,6 +389,13 @@ def fill(model: nn.Module, config: ModelConfig) -> None:
     for name, parameter in parameters.items():
         assert parameter.dtype == torch.float32, f"{name} is {parameter.dtype}"
         parameter.copy_(initial(name, parameter.shape, config, seed=0))
+
+
+def sdpa_backend(config: ModelConfig, device: torch.device) -> str:
+    """Which kernel SDPA takes for causal attention here; a library of the system's that shadows torch's can change it."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    q = torch.empty(1, config.heads, config.length, config.head_size, dtype=dtype, device=device, requires_grad=True)
+    return SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True)).name
 
 
 def resident_bytes() -> int:
@@ -504,10 +521,10 @@ def show(report: dict[str, Any]) -> None:
     memory = "peak GiB" if cuda else "peak GiB\nbeyond weights"
     for column in ("tokens/s", "rounds", *(("MFU", "computed") if cuda else ()), memory, "speed to\ntransformers",
                    *(("speed to\ncompiled",) if cuda else ()), "memory to\ntransformers"):  # fmt: skip
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=column == "tokens/s")
     for case in report["cases"]:
         if case["outcome"] != MEASURED:
-            table.add_row(case["case"], case["outcome"])
+            table.add_row(case["case"], case["outcome"].split(":")[0])
             continue
         rounds = case["tokens_per_second_of_rounds"]
         table.add_row(

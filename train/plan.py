@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def _from_start(model: ModelSettings, start: Path) -> ModelConfig:
         raise SpliceError(
             f"{start}: another shape than model: says: {', '.join(wrong)}; leave the sizes out, they come from --init"
         )
-    return replace(config, fot=None)
+    return config
 
 
 def _given(model: ModelSettings) -> dict[str, Any]:
@@ -144,16 +144,16 @@ def _with(config: ModelConfig, given: dict[str, Any]) -> ModelConfig:
 
 def _extended(settings: TrainSettings, config: ModelConfig, length: int) -> ModelConfig:
     """The model at its new context: FoT's memory layers, the stretched rotary table."""
-    fot = None
+    fot = config.fot if settings.fot.layers is None else None
+    local = fot.local_context if fot else settings.fot.local_context
     if settings.fot.layers:
-        local = settings.fot.local_context
-        if length % local:
-            raise SpliceError(
-                f"fot.local_context {local}: does not divide context.length {length}; take lengths that are multiples of each other"
-            )
         reach = settings.fot.cross_batch_range
         own = length // local - 1
         fot = FoT(tuple(settings.fot.layers), local, own if reach is None else reach, settings.fot.last_context)
+    if fot and length % local:
+        raise SpliceError(
+            f"fot.local_context {local}: does not divide context.length {length}; take a length that is a multiple of it"
+        )
     rope = config.rope
     if settings.context.original:
         rope = replace(rope, original=settings.context.original)
@@ -234,8 +234,10 @@ def _identity(settings: TrainSettings, config: ModelConfig, dataset: PackedDatas
             values[name] = value
     if config.fot is None or config.fot.cross_batch_range < config.length // config.fot.local_context:
         del values["batch.micro"]  # without negatives rows do not see each other
+    model = {f"model.{name}": value for name, value in asdict(config).items()}
     shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
-    return {**values, "model": repr(config), "data": hashlib.sha256(shards.encode()).hexdigest()[:16]}
+    values |= model | {"data": hashlib.sha256(shards.encode()).hexdigest()[:16]}
+    return json.loads(json.dumps(values))  # as it is read from a checkpoint: tuples are lists
 
 
 def check_resumable(checkpoint: Path, state: dict[str, Any], plan: Plan) -> list[str]:

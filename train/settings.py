@@ -60,7 +60,7 @@ class ContextSettings(Section):
 
 
 class FoTSettings(Section):
-    """Focused Transformer: on when `layers` names its memory layers."""
+    """Focused Transformer: on where `layers` names memory layers, or --init has them (an empty list turns it off)."""
 
     layers: Layers | None = setting(None, "memory layers, counted from 0: 6,9")
     local_context: int = setting(2048, "L, tokens that the other layers see", ge=16)

@@ -119,12 +119,21 @@ def test_gradients_add_up_over_calls(agree):
 
 @pytest.mark.usefixtures("_chunks")
 def test_bfloat16(agree):
-    """Products are rounded to bfloat16 (8 bits), sums over tokens are not: 1000 tokens of equal weight add up."""
+    """Products are rounded to bfloat16, 8 bits."""
     hidden, weight, targets = draw_inputs(1000, torch.bfloat16)
     got, wanted = ours(hidden, weight, targets), plain(hidden, weight, targets)
     assert [x.dtype for x in got] == [torch.float32, torch.bfloat16, torch.bfloat16]
     for a, b, tolerance in zip(got, wanted, (2e-3, 2e-2, 2e-2), strict=True):
         agree(a, b, tolerance)
+
+
+def test_gradients_of_many_chunks_are_summed_in_float32(monkeypatch):
+    """600 equal parts: a sum in bfloat16 would stand still at 256 of them."""
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 1)
+    n = 600 * 256
+    _, _, d_weight = ours(torch.ones(n, 2).bfloat16(), torch.zeros(4, 2).bfloat16(), torch.zeros(n, dtype=torch.int64))
+    wanted = n * torch.tensor([-0.75, 0.25, 0.25, 0.25])[:, None].expand(4, 2)
+    torch.testing.assert_close(d_weight.float(), wanted, rtol=4e-3, atol=0)
 
 
 @pytest.mark.usefixtures("_chunks")

@@ -198,6 +198,18 @@ def test_training_goes_on_from_an_exported_model_as_from_its_checkpoint(finished
     assert losses(tmp_path / "a")[0] < losses(finished)[0]
 
 
+def test_a_model_with_memory_keeps_it_unless_told(built, tmp_path, capsys):
+    fot = {"fot__layers": "1", "fot__local_context": 32}
+    assert train(built, tmp_path / "a", steps=1, **fot) == 0
+    capsys.readouterr()
+    sizes = {name.replace(".", "__"): None for name in TINY if name.startswith("model.")}
+    start = tmp_path / "a" / "step-000001"
+    assert train(built, tmp_path / "b", init=start, dry_run=True, **sizes) == 0
+    assert "memory layers [1], local 32" in " ".join(capsys.readouterr().out.split())
+    assert run([*arguments(built, tmp_path / "b", init=start, dry_run=True, **sizes), "--fot.layers", ""]) == 0
+    assert "memory layers" not in capsys.readouterr().out
+
+
 def test_dry_run_says_what_a_run_costs_and_writes_nothing(built, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert train(built, tmp_path / "run", dry_run=True, evaluation__holdout=2) == 0
