@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from splice.errors import SpliceError
+
 from .fot import FoT, visible_contexts
 
 BLOCK = 128  # FlexAttention's
@@ -72,9 +74,14 @@ class Sight:
 def look(examples: int, length: int, fot: FoT | None, documents: Tensor | None, device: torch.device) -> Sight:
     """What `examples` of `length` tokens see.
 
-    documents: int [B, T], the number of each token's document, rising along T; None lets attention cross documents.
+    documents: int [B, T], the number of each token's document, 0 .. T - 1, rising along T; None lets attention cross
+    documents. Raises SpliceError for a length that is no multiple of FoT's local context.
     """
     context = fot.local_context if fot else length
+    if length % context:
+        raise SpliceError(
+            f"{length} tokens are no multiple of the local context of {context}; give whole contexts, or a cache"
+        )
     n = examples * length
     visible = visible_contexts(n // context, fot.cross_batch_range, length // context).to(device) if fot else None
     flat = None

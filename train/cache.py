@@ -106,4 +106,4 @@ def generate(model: Llama, ids: Tensor, tokens: int) -> Tensor:
     for _ in range(tokens - 1):
         token = read(model, token, cache)[:, -1].argmax(-1, keepdim=True)
         out.append(token)
-    return torch.cat(out, 1)
+    return torch.cat(out, 1)[:, :tokens]

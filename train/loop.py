@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
     per_step = settings.batch.size * plan.config.length
     flops = flops_per_token(plan.config, plan.config.length)
     peak = peak_flops(world.device, settings.log.peak_tflops)
-    sight = sights(plan, world)
+    sight, alone = sights(plan, world), sights(plan, world, negatives=False)
 
     def checkpoint(step: int) -> None:
         state = {"step": step, "tokens": tokens, "identity": plan.identity, "tokenizer": plan.tokenizer}
@@ -75,7 +76,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
     def validate(step: int) -> None:
         assert plan.validation is not None
         micro, limit = settings.batch.micro, settings.evaluation.rows
-        log.validation(step, evaluate(model, plan.validation, limit, micro, plan.policy, world, sight))
+        log.validation(step, evaluate(model, plan.validation, limit, micro, plan.policy, world, alone))
 
     steps = feed(
         plan.rows, settings.seed, first, settings.steps, settings.batch.size, settings.batch.micro, plan.policy, world
@@ -184,9 +185,15 @@ def make_optimizer(model: Llama, plan: Plan) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=asked.lr, betas=(asked.beta1, asked.beta2), fused=True)
 
 
-def sights(plan: Plan, world: World) -> Callable[[MicroBatch], Sight]:
-    """What the tokens of a micro-batch see; found once where that does not depend on the data."""
-    length, fot, known = plan.config.length, plan.config.fot, {}
+def sights(plan: Plan, world: World, negatives: bool = True) -> Callable[[MicroBatch], Sight]:
+    """What the tokens of a micro-batch see; found once where that does not depend on the data.
+
+    negatives=False: FoT's memory layers see no other example, as at inference, so that a validation loss is an example's own.
+    """
+    length, fot = plan.config.length, plan.config.fot
+    known: dict[int, Sight] = {}
+    if fot and not negatives:
+        fot = replace(fot, cross_batch_range=min(fot.cross_batch_range, length // fot.local_context - 1))
 
     def sight(micro: MicroBatch) -> Sight:
         rows = len(micro.ids)

@@ -19,7 +19,8 @@ CHUNK_LOGITS = 2**26  # 256 MiB in float32
 def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Sum of the negative log-likelihoods, float32 scalar, of targets int64 [N] under hidden [N, D] @ weight [V, D] ^T.
 
-    Targets of IGNORED are left out. Logits are float32 whatever the inputs are. The gradient of the gradient is not
+    Targets are ids, or IGNORED for those that are left out; nothing else is checked. The product is made in the inputs' dtype,
+    softmax and loss in float32. The gradient of the gradient is not
     defined.
     """
     return _CrossEntropy.apply(hidden, weight, targets)
@@ -69,7 +70,8 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         d_hidden, d_weight = ctx.saved_tensors
         return (
-            None if d_hidden is None else d_hidden * grads[0].to(d_hidden.dtype),
+            # in float32: rounded to bfloat16 the scale would be another than the head's
+            None if d_hidden is None else (d_hidden.float() * grads[0]).to(d_hidden.dtype),
             None if d_weight is None else (d_weight * grads[0]).to(ctx.weight_dtype),
             None,
         )

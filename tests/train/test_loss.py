@@ -193,3 +193,14 @@ def test_a_chunk_is_256_mebibytes_at_most():
     """In float32, up to vocabularies of 2^18 tokens; beyond, chunks stay at 256 tokens."""
     for vocabulary in (32_000, 128_256, 2**18):
         assert module._chunk(torch.empty(vocabulary, 0)) * vocabulary * 4 <= 2**28
+
+
+def test_the_scale_of_the_loss_is_not_rounded_to_the_inputs_dtype():
+    """Trunk and head must be scaled alike: the trainer divides by the number of predicted tokens."""
+    hidden, weight, targets = draw_inputs(512, torch.bfloat16)
+    whole, third = (
+        torch.autograd.grad(cross_entropy(h, weight, targets) * scale, h)[0].double().flatten()
+        for scale in (1.0, 1 / 3)
+        for h in [hidden.clone().requires_grad_()]
+    )
+    assert float(third @ whole / (whole @ whole)) == pytest.approx(1 / 3, rel=5e-4)

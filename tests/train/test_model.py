@@ -153,14 +153,24 @@ def test_reading_with_memory_is_one_forward_pass_over_an_example(rope, pieces):
     assert (whole[:, 32:] - without[:, 32:]).abs().max() > 1e-2  # the memory is seen
 
 
-@pytest.mark.parametrize(("tokens", "last"), [(96, 32), (128, 64), (20, 32), (32, 32)])
-def test_the_end_of_a_prompt_is_a_context_of_its_own(tokens, last):
-    fot = FoT(layers=(0, 2), local_context=32, cross_batch_range=-(-tokens // 32) - 1, last_context=last)
-    model, ids = make(replace(BASE, fot=fot)), make_ids(2, tokens)
-    padded = torch.cat((ids, make_ids(2, -tokens % 32)), 1)
-    with torch.no_grad():
-        expected = model(padded)[:, tokens - 1]
-    torch.testing.assert_close(read_prompt(model, ids, Cache()), expected, rtol=0, atol=2e-5)
+@pytest.mark.parametrize("rope", ["default", "yarn4"])
+@pytest.mark.parametrize(
+    ("tokens", "last", "contexts"),
+    [(96, 32, [32, 32, 32]), (100, 16, [32, 32, 20, 16]), (70, 64, [32, 6, 32]), (20, 32, [20]), (33, 32, [1, 32])],
+)
+def test_the_end_of_a_prompt_is_a_context_of_its_own(tokens, last, contexts, rope, literal):
+    """Memory layers see the contexts before it in full, by keys at position 0."""
+    fot = FoT(layers=(0, 2), local_context=32, last_context=last)
+    model, ids, cache = make(replace(CONFIGS[rope], fot=fot)), make_ids(1, tokens), Cache()
+    context = torch.arange(len(contexts)).repeat_interleave(torch.tensor(contexts))
+    positions = torch.cat([torch.arange(size) for size in contexts])
+    back = context[:, None] - context[None, :]
+    own = (back == 0) & (positions[:, None] >= positions[None, :])
+    weights = {name: weight.detach().double() for name, weight in model.named_parameters()}
+    expected = literal.llama(model.config, weights, ids[0], positions, torch.cat((own, back > 0), 1))
+    found = read_prompt(model, ids, cache)
+    torch.testing.assert_close(found, expected[-1:].float(), rtol=0, atol=1e-4)
+    assert (cache.length, cache.local) == (tokens, contexts[-1])
 
 
 def test_an_empty_prompt_is_refused():

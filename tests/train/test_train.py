@@ -358,3 +358,16 @@ def test_of_two_ranks_one_says_what_is_wrong(built, tmp_path):
     done = torchrun(built, tmp_path / "run", batch__size=3, batch__micro=1)
     assert done.returncode != 0
     assert done.stderr.count("splice: batch.size 3: not a multiple of batch.micro 1 x 2 data ranks") == 1
+
+
+def test_validation_is_the_same_in_any_micro_batch_with_negatives_too(built, tmp_path):
+    """In training the memory reaches into the micro-batch's other examples; an evaluation is of each example alone."""
+    changes = {"fot__layers": "1", "fot__local_context": 32, "fot__cross_batch_range": 6, "optimizer__lr": 1e-9}
+    for micro in (1, 4):
+        output = tmp_path / str(micro)
+        assert (
+            train(built, output, batch__micro=micro, steps=1, evaluation__every=1, evaluation__holdout=2, **changes)
+            == 0
+        )
+    one, four = (lines(tmp_path / name)[-1]["validation"]["loss"] for name in "14")
+    assert one == pytest.approx(four, abs=1e-6)
