@@ -8,7 +8,8 @@ import torch
 from rich.console import Console
 
 from .checkpoint import read_state, stored_weights
-from .huggingface import read_config, write_model
+from .hf_read import read_config
+from .hf_write import write_model
 
 
 def export(checkpoint: Path, output: Path, dtype: str, console: Console) -> None:

@@ -29,7 +29,7 @@ from .checkpoint import checkpoints, load, save, stored_weights
 from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
 from .flops import CONVENTION, flops_per_token, peak_flops
-from .huggingface import read_weights
+from .hf_read import read_weights
 from .log import METRICS, RunLog
 from .model import Llama, initial
 from .parallel import World, clip, fill, spread

@@ -14,7 +14,7 @@ from splice.store import PackedDataset, Rows
 from .checkpoint import STATE, checkpoints
 from .data import Policy
 from .fot import FoT
-from .huggingface import locate, read_config
+from .hf_read import locate, read_config
 from .model import PRESETS, ModelConfig
 from .rope import extend
 from .settings import ModelSettings, TrainSettings
@@ -195,6 +195,11 @@ def _check_sizes(settings: TrainSettings, config: ModelConfig, rows: Rows, lengt
     if config.heads % config.kv_heads:
         raise SpliceError(
             f"model.heads {config.heads}: not a multiple of model.kv_heads {config.kv_heads}; each key-value head serves as many query heads"
+        )
+    if config.hidden_size % config.heads:
+        raise SpliceError(
+            f"model.hidden_size {config.hidden_size}: not a multiple of model.heads {config.heads}, which Hugging Face's Llama "
+            "asks for; take another number of heads"
         )
     if config.fot:
         far = [layer for layer in config.fot.layers if not 0 <= layer < config.layers]

@@ -10,7 +10,11 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import torch
+
+try:
+    import torch
+except ModuleNotFoundError:  # the core install: nothing here can run
+    collect_ignore_glob = ["*"]
 
 
 def visible(rows, r, k):

@@ -44,6 +44,7 @@ REFUSED = {
     "local context": (["--fot.layers", "1", "--fot.local-context", "48"], "fot.local_context 48: does not divide context.length 128"),
     "memory layer": (["--fot.layers", "7", "--fot.local-context", "32"], "fot.layers: no layer 7; the model has layers 0 to 1"),
     "heads": (["--model.heads", "3", "--model.kv-heads", "2"], "model.heads 3: not a multiple of model.kv_heads 2"),
+    "width": (["--model.heads", "5"], "model.hidden_size 32: not a multiple of model.heads 5"),
     "odd head": (["--model.head-size", "5"], "--model.head_size"),
     "batch": (["--batch.size", "3", "--batch.micro", "2"], "batch.size 3: not a multiple of batch.micro 2 x 1 data ranks"),
     "large batch": (["--batch.size", "4000"], "are less than one batch of 4000; take a smaller --batch.size"),

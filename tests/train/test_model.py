@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from splice.errors import SpliceError  # noqa: E402
-from splice.train.cache import Cache, generate, read, read_prompt  # noqa: E402
-from splice.train.fot import FoT  # noqa: E402
-from splice.train.hf_config import config_to_hf  # noqa: E402
-from splice.train.model import PRESETS, Llama, ModelConfig, initial  # noqa: E402
-from splice.train.rope import Rope, cos_sin, extend, frequencies, rotate  # noqa: E402
+from splice.errors import SpliceError
+from splice.train.cache import Cache, generate, read, read_prompt
+from splice.train.fot import FoT
+from splice.train.hf_config import config_to_hf
+from splice.train.model import PRESETS, Llama, ModelConfig, initial
+from splice.train.rope import Rope, cos_sin, extend, frequencies, rotate
 
 BASE = ModelConfig(97, 64, 3, 4, 2, 16, 96, 256, Rope(original=64))
 ROPES = {

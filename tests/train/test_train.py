@@ -117,7 +117,7 @@ def test_the_loss_falls(built, tmp_path):
 
 def test_the_first_loss_is_the_models_on_the_rows_of_the_first_step(built, finished):
     from splice.store import Rows
-    from splice.train.huggingface import read_config
+    from splice.train.hf_read import read_config
     from splice.train.loop import initial
 
     config = read_config(finished / "step-000006")
@@ -176,7 +176,7 @@ def test_every_method_trains_and_exports_to_a_model_of_the_same_logits(built, tm
     assert train(built, tmp_path / "run", **changes) == 0
     checkpoint = tmp_path / "run" / "step-000006"
     assert run(["export", str(checkpoint), "--output", str(tmp_path / "hf")]) == 0
-    from splice.train.huggingface import read_config
+    from splice.train.hf_read import read_config
 
     config = read_config(checkpoint)
     ours = Llama(config)

@@ -1,30 +1,25 @@
-"""Hugging Face model directories: found, read one tensor at a time, and written whole or not at all.
+"""Hugging Face model directories: found, here or on the hub, and read one tensor at a time.
 
 Nothing here needs transformers: a Llama's weights are named alike there and in train/model.py, so that reading is a check
-of names and shapes, and writing a matter of files.
+of names and shapes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import re
-import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from splice.errors import BuildFailed, SpliceError
-from splice.files import read_json, replacing, write_json
-from splice.tokenizer_files import read_definition
+from splice.errors import SpliceError
+from splice.files import read_json
 
-from .hf_config import config_from_hf, config_to_hf, special_ids
+from .hf_config import config_from_hf
 from .model import Llama, ModelConfig
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -109,50 +104,6 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return {name: tuple(weight.shape) for name, weight in Llama(config).named_parameters()}
 
 
-def tokenizer_fingerprint(directory: Path) -> str | None:
-    """The `fingerprint` of the tokenizer in `directory`: sha256 of the file that `load_tokenizer` takes; None without one."""
-    file = next((directory / name for name in TOKENIZERS if (directory / name).is_file()), None)
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file else None
-
-
-def write_model(
-    output: Path,
-    config: ModelConfig,
-    weights: Iterable[tuple[str, Tensor]],
-    tokenizer: Path | None,
-    tokenizer_ids: Mapping[str, Any] | None,
-    dtype: torch.dtype,
-    shard_bytes: int = 5 * 2**30,
-) -> None:
-    """A directory that transformers, vLLM and `read_weights` load; it appears whole or not at all.
-
-    weights: all of `Llama.named_parameters`, in any order, on any device; no more than a shard of them is held. A tied
-    head is left out. tokenizer: a directory whose tokenizer is copied. tokenizer_ids: the `tokenizer` of a dataset's
-    manifest. Raises SpliceError where `output` is taken, the tokenizer is absent, or the weights are not the model's,
-    BuildFailed where they cannot be written.
-    """
-    output = Path(output).expanduser().resolve()
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise SpliceError(f"{output}: is there already; name another directory, or remove it")
-    if tokenizer and not any((tokenizer / name).is_file() for name in TOKENIZERS):
-        raise SpliceError(
-            f"{tokenizer}: neither a tokenizer.json nor a tokenizer.model there; name a directory with one"
-        )
-    with replacing(output) as directory:
-        directory.mkdir()
-        _write_weights(directory, config, weights, dtype, shard_bytes)
-        write_json(directory / "config.json", config_to_hf(config, tokenizer_ids, dtype))
-        ids = {key: value for key, value in special_ids(tokenizer_ids).items() if value is not None}
-        write_json(directory / "generation_config.json", ids)
-        if tokenizer:
-            _copy_tokenizer(tokenizer, directory)
-        if output.is_dir():
-            output.rmdir()  # an empty one; no rename replaces a directory everywhere
-
-
-# ------------------------------------------------------------------------------------------------------- finding
-
-
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
@@ -167,7 +118,7 @@ def _download(name: str) -> Path:
             directory = download("*.json", "pytorch_model*.bin")
     except Exception as error:  # any: names, networks and permissions fail in as many classes
         raise SpliceError(
-            f"{name}: no such directory here, and the hub does not give it ({_reason(error)}); without a network, name the "
+            f"{name}: no such directory here, and the hub does not give it ({reason(error)}); without a network, name the "
             "directory of a model that was downloaded before"
         ) from error
     return directory
@@ -208,9 +159,6 @@ def _refuse_pointer(file: Path) -> None:
             raise SpliceError(f"{file}: a Git LFS pointer, not the weights; run `git lfs pull` there")
 
 
-# ------------------------------------------------------------------------------------------------------- reading
-
-
 def _headers(file: Path) -> dict[str, Stored]:
     if file.suffix != ".safetensors":
         return {name: Stored(file, tuple(t.shape), str(t.dtype)[6:]) for name, t in _load_pickled(file).items()}
@@ -219,7 +167,7 @@ def _headers(file: Path) -> dict[str, Stored]:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118, it is no dict
             return {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     except (SafetensorError, OSError) as error:
-        raise SpliceError(f"{file}: torn, or no safetensors ({_reason(error)}); copy or download it again") from error
+        raise SpliceError(f"{file}: torn, or no safetensors ({reason(error)}); copy or download it again") from error
 
 
 def _tensors(file: Path, names: Container[str]) -> Iterator[tuple[str, Tensor]]:
@@ -239,12 +187,12 @@ def _load_pickled(file: Path) -> dict[str, Tensor]:
         values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise SpliceError(
-            f"{file}: holds more than tensors, which is not loaded since it may run code ({_reason(error)}); get the model "
+            f"{file}: holds more than tensors, which is not loaded since it may run code ({reason(error)}); get the model "
             "as safetensors"
         ) from error
     except Exception as error:  # any: torn files fail in as many classes
         raise SpliceError(
-            f"{file}: torn, or no file of torch.save ({_reason(error)}); copy or download it again"
+            f"{file}: torn, or no file of torch.save ({reason(error)}); copy or download it again"
         ) from error
     if not isinstance(values, dict) or not all(isinstance(value, Tensor) for value in values.values()):
         raise SpliceError(f"{file}: not a dictionary of tensors; name a model that transformers saved")
@@ -255,13 +203,11 @@ def _check(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]]
     missing = [name for name in expected if name not in stored]
     if missing:
         hint = " (tie_word_embeddings is false in config.json)" if missing == [HEAD] else ""
-        raise SpliceError(
-            f"{directory}: its weights lack {_some(missing)}{hint}; they are not those of its config.json"
-        )
+        raise SpliceError(f"{directory}: its weights lack {some(missing)}{hint}; they are not those of its config.json")
     for name, tensor in stored.items():
         if name not in expected:
             more = [other for other in stored if other not in expected]
-            raise SpliceError(f"{tensor.file}: {_some(more)} is no part of a Llama of its config.json; {REMEDY}")
+            raise SpliceError(f"{tensor.file}: {some(more)} is no part of a Llama of its config.json; {REMEDY}")
         if tensor.shape != expected[name]:
             raise SpliceError(
                 f"{tensor.file}: {name} is {list(tensor.shape)}, but {list(expected[name])} by config.json; "
@@ -284,87 +230,9 @@ def _check_tied(head: Stored, embedding: Stored) -> None:
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
-# ------------------------------------------------------------------------------------------------------- writing
-
-
-def _write_weights(
-    directory: Path, config: ModelConfig, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, shard_bytes: int
-) -> None:
-    shards: list[list[str]] = []
-    total_bytes = parameters = 0
-    for held in _in_shards(_checked(weights, config), dtype, shard_bytes):
-        try:
-            save_file(held, _shard(directory, len(shards)), metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise BuildFailed(
-                f"{directory.parent}: the weights cannot be written ({_reason(error)}); make room"
-            ) from error
-        shards.append(list(held))
-        total_bytes += sum(tensor.nbytes for tensor in held.values())
-        parameters += sum(tensor.numel() for tensor in held.values())
-        held.clear()  # before the next is gathered
-    if len(shards) == 1:
-        _shard(directory, 0).rename(directory / "model.safetensors")
-        return
-    names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
-    for i, name in enumerate(names):
-        _shard(directory, i).rename(directory / name)
-    of_weight = {weight: name for name, shard in zip(names, shards, strict=True) for weight in shard}
-    metadata = {"total_parameters": parameters, "total_size": total_bytes}
-    write_json(directory / "model.safetensors.index.json", {"metadata": metadata, "weight_map": of_weight})
-
-
-def _shard(directory: Path, number: int) -> Path:
-    """Until it is known how many there are."""
-    return directory / f"shard-{number}.safetensors"
-
-
-def _checked(weights: Iterable[tuple[str, Tensor]], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    missing = parameter_shapes(config)
-    for name, tensor in weights:
-        if config.tied and name == HEAD:
-            continue
-        shape = missing.pop(name, None)
-        if shape != tuple(tensor.shape):
-            wanted = "none, or one only" if shape is None else f"one of {list(shape)}"
-            raise SpliceError(
-                f"{name} {list(tensor.shape)}: the model has {wanted}; write the weights of its configuration"
-            )
-        yield name, tensor
-    if missing:
-        raise SpliceError(f"{_some(list(missing))}: not among the weights to be written; write all of the model")
-
-
-def _in_shards(
-    weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, shard_bytes: int
-) -> Iterator[dict[str, Tensor]]:
-    """Tensors in groups of at most `shard_bytes`, each a copy on the CPU. A larger tensor is a group of its own."""
-    held: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in weights:
-        nbytes = tensor.numel() * dtype.itemsize
-        if held and size + nbytes > shard_bytes:
-            yield held
-            held, size = {}, 0
-        held[name] = tensor.detach().to("cpu", dtype, copy=True).contiguous()
-        size += nbytes
-    yield held
-
-
-def _copy_tokenizer(source: Path, directory: Path) -> None:
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, directory / name)
-    model = directory / "tokenizer.model"
-    if not (directory / "tokenizer.json").exists() and not (directory / "tokenizer_config.json").exists():
-        # A dataset's copy of a SentencePiece model is that file alone; untold, transformers 5 leaves out its first space.
-        config = read_definition(model, model.name).hub_config()
-        write_json(directory / "tokenizer_config.json", config | {"tokenizer_class": "LlamaTokenizer"})
