@@ -8,9 +8,9 @@ forward, backward, clipping and fused AdamW, on random rows. Both sides have the
 loss and gradient must agree, or the bench stops. At the longest length also YaRN and FoT (which transformers cannot train).
 
 * splice: as `splice train` runs it, blocks compiled on CUDA; "recompute" keeps no activations within a block.
-* transformers: as its Trainer runs it, under autocast, loss through `labels`, no gradient checkpointing. "compiled" is
-  torch.compile of the whole model, for which its attention is told that all is causal: when it is traced it would otherwise
-  write out a mask of length^2 and lose the flash kernel.
+* transformers: as its Trainer runs it, under autocast (which leaves what runs along the layers in float32), loss through
+  `labels`, no gradient checkpointing. "compiled" is torch.compile of the whole model, for which its attention is told that all
+  is causal: when it is traced it would otherwise write out a mask of length^2 and lose the flash kernel.
 
 A case is a process of its own; cases of one length take turns, --rounds times --steps steps after some that are not counted.
 A round's figure is its median step; shown are the median round and the least and most. FoT stands beside full attention. Peak
@@ -117,13 +117,14 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="of a round")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help='cases whose name holds one of these: "32K naive"')
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help='cases whose name has one of these: 2K "32K naive"')
     parser.add_argument("--peak-tflops", type=float, help="bfloat16 of the GPU, for MFU, where it is not known")
     parser.add_argument(
         "--check", action="store_true", help="the smallest sizes, one round: does it run, is it one work"
     )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     device = arguments.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -138,7 +139,7 @@ def main() -> None:
         parser.error(f"a step of {tokens} tokens is no whole number of rows of {lengths}; give other --tokens")
     listed = list_cases(preset, lengths, cuda)
     only = arguments.only or (["naive", "fot"] if arguments.check else [""])
-    cases = [case for case in listed if any(text in case.name for text in only)]
+    cases = [case for case in listed if any(f" {text}" in f" {case.name}" for text in only)]
     if not cases:
         parser.error(f"--only {arguments.only}: no such case; there are {'; '.join(case.name for case in listed)}")
     setup = Setup(preset, device, tokens, rounds, steps, arguments.peak_tflops)
@@ -217,6 +218,7 @@ def measure(setup: Setup, cases: list[Case]) -> dict[Case, dict[str, Any]]:
             if seconds := turn(case, WARMUP):
                 found[case]["warmup_seconds"] = sum(seconds)
                 say(f"{case.name}: first loss {found[case]['first_loss']:.5f}, warm after {sum(seconds):.1f} s")
+        check_same_work(setup, found)
         for number in range(setup.rounds):
             for case in list(workers):
                 if seconds := turn(case, 1 + setup.steps)[1:]:  # the first after a rest is not counted
@@ -359,11 +361,9 @@ def splice_model(config: ModelConfig, rows: int, device: torch.device, variant: 
 
 def transformers_model(config: ModelConfig, rows: int, device: torch.device, variant: str) -> Made:
     """As its Trainer calls it: no key-value cache."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig, logging
+    from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    logging.set_verbosity_error()
     # Its name has no entry among the makers of masks, so none is made, and SDPA is called with is_causal.
     AttentionInterface.register("sdpa_causal", sdpa_attention_forward)
     attention = "sdpa_causal" if variant == "compiled" else "sdpa"
@@ -454,11 +454,8 @@ def peer(case: Case, variant: str = "") -> Case:
 
 def speeds(setup: Setup, values: dict[str, Any]) -> list[float]:
     """Tokens a second of each round."""
-    return (
-        [setup.tokens / statistics.median(steps) for steps in values["step_seconds"]]
-        if values["outcome"] == MEASURED
-        else []
-    )
+    rounds = values["step_seconds"] if values["outcome"] == MEASURED else []
+    return [setup.tokens / statistics.median(seconds) for seconds in rounds]
 
 
 def ratio(setup: Setup, found: dict[Case, dict[str, Any]], case: Case, other: Case) -> float | None:
@@ -474,34 +471,30 @@ def memory_ratio(found: dict[Case, dict[str, Any]], case: Case, other: Case) -> 
 
 
 def targets(setup: Setup, found: dict[Case, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its figure to two places, None where it was not measured. On CUDA they are of 270M at 32K, on one H100 or H200."""
+    """Each with its figure, None where it was not measured. On a GPU they are of 270M at 32K, on one H100 or H200."""
 
     def target(what: str, figure: float | None, bound: float, at_most: bool = False) -> dict[str, Any]:
-        figure = None if figure is None else round(figure, 2)
         reached = None if figure is None else (figure <= bound if at_most else figure >= bound)
         return {"target": what, "figure": figure, "bound": bound, "at_most": at_most, "reached": reached}
 
-    if setup.device == "cpu":
-        return [
-            target(f"{case.name}: not slower than transformers", ratio(setup, found, case, peer(case)), 1.0)
-            for case in found
-            if case.who == "splice" and case.method != "fot"
-        ]
     listed = []
-    length = max(case.length for case in found)
-    for method in ("naive", "yarn"):
-        ours = Case(length, method, "splice")
-        if ours not in found:
+    for case in found:
+        if (case.who, case.variant) != ("splice", "") or setup.preset == "check":
             continue
-        known = next(known for known in summarise(setup, found) if known["case"] == ours.name)
+        if setup.device == "cpu" and case.method != "fot":
+            listed.append(target(f"{case.name}: speed to transformers", ratio(setup, found, case, peer(case)), 1.0))
+        if setup.device == "cpu" or (setup.preset, case.length) != ("270m", 32768):
+            continue
+        if case.method == "fot":
+            full = Case(case.length, "naive", "splice")
+            listed.append(target(f"{case.name}: speed to full attention", ratio(setup, found, case, full), 2.0))
+            continue
+        known = next(known for known in summarise(setup, found) if known["case"] == case.name)
         listed += [
-            target(f"{ours.name}: MFU", known["mfu"], 0.45),
-            target(f"{ours.name}: speed to transformers", known["speed_to_transformers"], 1.3),
-            target(f"{ours.name}: peak memory to transformers", known["memory_to_transformers"], 2 / 3, at_most=True),
+            target(f"{case.name}: MFU", known["mfu"], 0.45),
+            target(f"{case.name}: speed to transformers", known["speed_to_transformers"], 1.3),
+            target(f"{case.name}: peak memory to transformers", known["memory_to_transformers"], 2 / 3, at_most=True),
         ]
-    fot, full = Case(length, "fot", "splice"), Case(length, "naive", "splice")
-    if fot in found:
-        listed.append(target(f"{fot.name}: speed to full attention", ratio(setup, found, fot, full), 2.0))
     return listed
 
 
@@ -541,9 +534,9 @@ def show(report: dict[str, Any]) -> None:
     if cuda:
         console.print(f"MFU: {CONVENTION}, to the GPU's dense bfloat16 peak; computed: {COMPUTED}", soft_wrap=True)
     for target in report["targets"]:
-        got = "not measured" if target["figure"] is None else f"{target['figure']:.2f}"
+        got = "not measured" if target["figure"] is None else f"{target['figure']:.3f}"
         verdict = {None: "", True: ": reached", False: ": not reached"}[target["reached"]]
-        bound = f"{'at most' if target['at_most'] else 'at least'} {target['bound']:.2f}"
+        bound = f"{'at most' if target['at_most'] else 'at least'} {target['bound']:.3f}"
         console.print(f"{target['target']}, {bound}: {got}{verdict}", soft_wrap=True, highlight=False)
 
 

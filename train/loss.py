@@ -49,15 +49,14 @@ class _CrossEntropy(torch.autograd.Function):
         size = _chunk(weight)
         for start in range(0, len(hidden), size):
             h, t = hidden[start : start + size], targets[start : start + size]
-            logits = (h @ weight.T).float()  # [n, V]
-            counted = t != IGNORED
-            place = t.clamp(min=0)[:, None]
-            level = logits.logsumexp(dim=1)
-            total += torch.where(counted, level - logits.gather(1, place)[:, 0], 0).sum()
+            logits = (h @ weight.T).float()  # [n, V], the only tensor of this size but its copy in the inputs' dtype
+            place, counted = t.clamp(min=0)[:, None], (t != IGNORED)[:, None]
+            logits.sub_(logits.amax(1, keepdim=True))  # so that no exponential overflows
+            likely = logits.gather(1, place)
+            mass = logits.exp_().sum(1, keepdim=True)
+            total += torch.where(counted, mass.log() - likely, 0).sum()
             # d loss / d logits = softmax - one-hot, in the logits' own memory
-            slope = logits.sub_(level[:, None]).exp_()
-            slope.scatter_add_(1, place, slope.new_full(place.shape, -1.0))
-            slope = slope.mul_(counted[:, None]).to(hidden.dtype)
+            slope = logits.mul_(counted / mass).scatter_add_(1, place, -counted.float()).to(hidden.dtype)
             if d_hidden is not None:
                 torch.mm(slope, weight, out=d_hidden[start : start + size])
             if d_weight is not None:
