@@ -39,7 +39,7 @@ demo: .venv/core demo/corpus  ## pack this Python's own standard library with BM
 train: .venv/train  ## a small model on the demo's dataset, exported and drawn: two minutes of a CPU
 	test -f demo/stdlib/manifest.json || $(MAKE) --no-print-directory demo
 	$(BIN)/splice train --config configs/train/tiny_yarn.yaml --resume
-	rm -rf runs/tiny_yarn/hf && $(BIN)/splice export runs/tiny_yarn/step-000050 --output runs/tiny_yarn/hf
+	rm -rf runs/tiny_yarn/hf && $(BIN)/splice export runs/tiny_yarn/step-000040 --output runs/tiny_yarn/hf
 	$(BIN)/splice plot runs/tiny_yarn --output runs/tiny_yarn/figures
 
 test: .venv/test  ## all tests, then the linter

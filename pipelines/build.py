@@ -26,6 +26,7 @@ from rich.console import Console
 
 from splice.errors import SpliceError
 from splice.files import TEMPORARY, sweep
+from splice.lock import locked
 from splice.report import REPORT
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
@@ -36,7 +37,6 @@ from .beam import load_beam, local_processes
 from .claim import check_writable, claim, finished
 from .finish import finish, leave_report
 from .link import check_embeddings, encoder_of
-from .lock import locked
 from .processes import TaskProcesses
 from .run import Run, StageTime, cpu_seconds
 from .stages import check_retriever, contamination_of, ingest, plan, source_settings, tokenise_and_link, write

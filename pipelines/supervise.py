@@ -23,10 +23,11 @@ PR_SET_PDEATHSIG = 1
 INTERRUPT_SECONDS = 1.0  # between a worker's death by Ctrl-C and the driver's own
 
 
-def supervised(work: Callable[[], int], what: str, memory: str, resume: str) -> int:
+def supervised(work: Callable[[], int], what: str, memory: str, resume: str, interrupts: bool = False) -> int:
     """Run `work` in a child and give its exit code; 1, with the reason on stderr, when it was killed.
 
-    what: its name in that sentence; memory: what needs less of it; resume: how to go on.
+    what: its name in that sentence; memory: what needs less of it; resume: how to go on. interrupts: SIGINT is passed on as
+    SIGTERM is, for work that takes one that came twice, from the terminal too, for one.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -45,7 +46,8 @@ def supervised(work: Callable[[], int], what: str, memory: str, resume: str) -> 
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child too
+    pass_on = signal.SIG_IGN if not interrupts else lambda *_: os.kill(child, signal.SIGINT)
+    signal.signal(signal.SIGINT, pass_on)  # a terminal sends it to the child too
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):

@@ -159,8 +159,8 @@ def mix(
     from splice.pipelines.claim import check_writable
     from splice.pipelines.finish import leave_report
     from splice.pipelines.link import encoder_of
-    from splice.pipelines.lock import locked
 
+    from .lock import locked
     from .mix import Taken, check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
     from .mix_summary import show_mixture, show_plan
@@ -274,8 +274,7 @@ def _with_train_settings(function: Callable[..., None]) -> Callable[..., None]:
         flag = name.replace("_", "-")
         python_name = name.replace(".", "__")
         _dotted[python_name] = name
-        either = setting["annotation"] is bool and setting["default"] is None  # neither yes nor no unless said
-        names = f"--{flag}/--no-{flag}" if either else f"--{flag}"
+        names = f"--{flag}/--no-{flag}" if setting["annotation"] is bool else f"--{flag}"
         kind = _option(setting, names)
         parameters.append(_parameter(python_name, kind, None))
     return _command(function, parameters, TRAIN_HELP)
@@ -364,7 +363,7 @@ _BUILD = ("the build", "fewer --workers or --pack-documents need less", RESUME)
 SUPERVISED = {
     "build": _BUILD,
     "mix": _BUILD,
-    "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING),
+    "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING, True),
 }
 
 

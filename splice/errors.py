@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RESUME = "What is done is kept: run the same command again and it goes on from there."
 
-RESUME_TRAINING = "What is done is kept: the same command with --resume goes on from the last checkpoint."
+RESUME_TRAINING = "The same command with --resume goes on from the last checkpoint, if there is one."
 
 
 class SpliceError(Exception):

@@ -83,7 +83,9 @@ def look(examples: int, length: int, fot: FoT | None, documents: Tensor | None, 
             f"{length} tokens are no multiple of the local context of {context}; give whole contexts, or a cache"
         )
     n = examples * length
-    visible = visible_contexts(n // context, fot.cross_batch_range, length // context).to(device) if fot else None
+    visible = None
+    if fot:
+        visible = visible_contexts(n // context, fot.cross_batch_range, length // context).to(device, non_blocking=True)
     flat = None
     if documents is not None:
         apart = length * torch.arange(examples, device=device)[:, None]
@@ -126,6 +128,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sight: Sight, memory_k: Tensor | 
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    if q.is_cuda and q.dtype == torch.float32 and q.shape[1] != k.shape[1]:
+        # no kernel but the one that writes out every score takes float32 and grouped heads
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **how)
 
 

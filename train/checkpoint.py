@@ -2,7 +2,7 @@
 
     RUN/step-000500/weights/      float32 master weights by Hugging Face's names, a file a rank
                     optimizer/    AdamW's two moments
-                    state.json    the step, what the run was told, what it was trained on
+                    state.json    the step, what the run was told, what it was trained on, its files and their sizes
                     config.json   the model, as Hugging Face writes it; beside it the tokenizer
 
 torch's distributed checkpoint writes and reads the tensors: each rank its own shard, any other number of ranks afterwards.
@@ -17,7 +17,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
 
-from splice.errors import SpliceError
+from splice.errors import RESUME_TRAINING, SpliceError, TrainingFailed
 from splice.files import TEMPORARY, flush, read_json
 
 from .hf_config import config_to_hf
@@ -44,11 +45,12 @@ def save(
     optimizer: torch.optim.Optimizer,
     world: World,
     keep: int,
-    tokenizer: Path,
+    tokenizer: dict[str, bytes],
 ) -> Path:
     """Write the checkpoint of state["step"], atomically, and remove all but the last `keep` (0: none).
 
-    tokenizer: the directory of the data's, copied so that a checkpoint can be used by itself.
+    tokenizer: the files of the data's, so that a checkpoint can be used by itself. Raises TrainingFailed where it cannot be
+    written; nothing of it is left then.
     """
     final = run / f"step-{state['step']:06d}"
     temporary = run / f"{TEMPORARY}{final.name}"
@@ -56,28 +58,49 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
     world.wait()
-    for part, tensors in (("weights", _weights(model)), ("optimizer", _moments(model, optimizer))):
-        with _quietly():
-            writer = HuggingFaceStorageWriter(str(temporary / part), save_distributed=True)
-            dcp.save(tensors, storage_writer=writer, no_dist=world.size == 1)
+    try:
+        for part, tensors in (("weights", _weights(model)), ("optimizer", _moments(model, optimizer))):
+            with _quietly():
+                writer = HuggingFaceStorageWriter(str(temporary / part), save_distributed=True)
+                dcp.save(tensors, storage_writer=writer, no_dist=world.size == 1)
+    except CheckpointException as error:  # of all ranks, whichever failed
+        if world.first:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise TrainingFailed(f"{final}: cannot be written ({_first(error)}); make room. {RESUME_TRAINING}") from None
     world.wait()
     if world.first:
-        for path in tokenizer.iterdir():
-            shutil.copyfile(path, temporary / path.name)
-        (temporary / "config.json").write_text(
-            json.dumps(config_to_hf(model.config, state["tokenizer"]), indent=1) + "\n"
-        )
-        (temporary / STATE).write_text(json.dumps(state, indent=1) + "\n")
+        for name, data in tokenizer.items():
+            (temporary / name).write_bytes(data)
+        config = config_to_hf(model.config, state["tokenizer"])
+        (temporary / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        files = {str(p.relative_to(temporary)): p.stat().st_size for p in sorted(temporary.rglob("*.safetensors"))}
+        (temporary / STATE).write_text(json.dumps({**state, "files": files}, indent=1) + "\n")
         for path in (*temporary.rglob("*"), temporary):
             flush(path)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(temporary, final)
         flush(run)
-        if keep:
-            for old in checkpoints(run)[:-keep]:
-                shutil.rmtree(old)
+        for old in checkpoints(run)[:-keep] if keep else ():
+            _remove(old)
     world.wait()
     return final
+
+
+def _remove(checkpoint: Path) -> None:
+    """Half a checkpoint must not count as one; what cannot be removed is left for the next start."""
+    away = checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}")
+    with suppress(OSError):
+        os.replace(checkpoint, away)
+    shutil.rmtree(away, ignore_errors=True)
+
+
+def sweep_run(run: Path) -> None:
+    """Remove what killed attempts left of this run's own files, and nothing below."""
+    for path in run.glob(f"{TEMPORARY}*"):
+        if path.is_dir() and path.name.startswith(f"{TEMPORARY}step-"):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.endswith((".jsonl", ".json")):
+            path.unlink(missing_ok=True)
 
 
 def load(checkpoint: Path, model: Llama, optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
@@ -112,12 +135,24 @@ def checkpoints(run: Path) -> list[Path]:
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint's state.json says. Raises SpliceError where it is none."""
-    state = read_json(checkpoint / STATE)
-    if state is None:
+    if not (checkpoint / STATE).is_file():
         last = checkpoints(checkpoint)[-1:]
         hint = f"its last checkpoint is {last[0]}" if last else "name RUN/step-NNNNNN of a `splice train`"
         raise SpliceError(f"{checkpoint}: not a checkpoint (no {STATE}); {hint}")
+    state = read_json(checkpoint / STATE)
+    if not isinstance(state, dict) or not {"step", "tokens", "identity", "tokenizer", "files"} <= state.keys():
+        raise _damaged(checkpoint, f"{STATE} is torn or not ours")
+    for name, size in state["files"].items():
+        path = checkpoint / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise _damaged(checkpoint, f"{name} is " + ("not whole" if path.is_file() else "missing"))
     return state
+
+
+def _damaged(checkpoint: Path, what: str) -> SpliceError:
+    return SpliceError(
+        f"{checkpoint}: damaged ({what}); copy it again, or remove it and --resume takes the one before it"
+    )
 
 
 def _weights(model: Llama) -> dict[str, Tensor]:
@@ -142,17 +177,24 @@ def _read(directory: Path, tensors: dict[str, Tensor], alone: bool) -> None:
                 f"{directory}: {name} should have the shape {tuple(tensor.shape)}, the checkpoint has {has}; it was made "
                 "with another model: take the settings it was made with, or another --output"
             )
-    with _quietly():
-        dcp.load(tensors, storage_reader=reader, no_dist=alone)
+    try:
+        with _quietly():
+            dcp.load(tensors, storage_reader=reader, no_dist=alone)
+    except CheckpointException as error:
+        raise _damaged(directory.parent, _first(error)) from None
 
 
 def _metadata(reader: HuggingFaceStorageReader, checkpoint: Path) -> dict[str, Any]:
     try:
         return reader.read_metadata().state_dict_metadata
-    except Exception as error:
-        raise SpliceError(
-            f"{checkpoint}: the checkpoint is damaged ({error}); take the one before it, or start again"
-        ) from error
+    except Exception as error:  # torn files fail in as many classes
+        raise _damaged(checkpoint, str(error)) from None
+
+
+def _first(error: CheckpointException) -> str:
+    """Why, in a line: torch wraps what happened on each rank."""
+    cause = next(iter(error.failures.values()))[0]
+    return str(cause).strip().splitlines()[0] or type(cause).__name__
 
 
 @contextmanager

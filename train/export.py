@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from splice.errors import SpliceError
+
 from .checkpoint import read_state, stored_weights
 from .hf_read import read_config
 from .hf_write import write_model
@@ -15,13 +17,22 @@ from .hf_write import write_model
 def export(checkpoint: Path, output: Path, dtype: str, console: Console) -> None:
     """Write the weights of a checkpoint, rounded to `dtype`, with config.json and tokenizer, for transformers and vLLM.
 
-    FoT models are exported as plain Llamas with LongLLaMA's extra keys: without them the memory layers see local context only
-    through ordinary attention. Raises SpliceError where `checkpoint` is none or `output` is taken.
+    A model with FoT is exported as a plain Llama with LongLLaMA's extra keys; who does not know them has its local context.
+    Raises SpliceError where `checkpoint` is none or `output` is taken.
     """
     state = read_state(checkpoint)
     config = read_config(checkpoint)
-    write_model(output, config, stored_weights(checkpoint), checkpoint, state["tokenizer"], getattr(torch, dtype))
+    try:
+        write_model(output, config, stored_weights(checkpoint), checkpoint, state["tokenizer"], getattr(torch, dtype))
+    except OSError as error:
+        raise SpliceError(f"{output}: cannot be written ({error.strerror}); name another place with --output") from None
     console.print(
         f"{output}: LlamaForCausalLM, {config.parameters / 1e6:,.1f}M parameters in {dtype}, {config.length:,} tokens of context",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+    if config.fot:
+        console.print(
+            f"FoT's memory is not known to transformers or vLLM: there it is a model of {config.fot.local_context:,} tokens, and equal to "
+            "this one up to there",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip

@@ -21,6 +21,7 @@ from .fot import FoT
 from .model import INIT_STD, ModelConfig
 from .rope import Rope
 
+LENGTH = "fot_length"  # tokens of an example with its memory, where max_position_embeddings is the local context
 ORIGINAL = "rope_original_context"  # L0 where the rope type has no place for it: a longer length would pass for it
 ROPE_FIELDS = {
     # fields of Rope -> keys of Hugging Face, by type; transformers warns of keys that a type does not use
@@ -79,14 +80,15 @@ def config_to_hf(
         "attention_dropout": 0.0,
         "rms_norm_eps": config.norm_eps,
         "initializer_range": INIT_STD,
-        "max_position_embeddings": config.length,
+        # to whom FoT's memory is unknown it has the positions of a local context, as LongLLaMA says it too
+        "max_position_embeddings": config.fot.local_context if config.fot else config.length,
         "tie_word_embeddings": config.tied,
         "use_cache": True,
         **special_ids(tokenizer),
         "dtype": name,
         "torch_dtype": name,  # transformers 4 and vLLM
     }
-    return values | _rope_to_hf(config.rope, config.length) | _fot_to_hf(config.fot, name)
+    return values | _rope_to_hf(config.rope, config.length) | _fot_to_hf(config.fot, config.length, name)
 
 
 def special_ids(tokenizer: Mapping[str, Any] | None) -> dict[str, int | None]:
@@ -107,7 +109,7 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> ModelConfig:
     hidden, heads = _size(values, "hidden_size", where), _size(values, "num_attention_heads", where)
     kv_heads = _size(values, "num_key_value_heads", where, heads)
     head_size = _size(values, "head_dim", where, hidden // heads)
-    length = _size(values, "max_position_embeddings", where, 2048)
+    length = _size(values, LENGTH, where, _size(values, "max_position_embeddings", where, 2048))
     if heads % kv_heads:
         raise SpliceError(
             f"{where}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}; mend it"
@@ -171,7 +173,7 @@ def _rope_from_hf(values: Mapping[str, Any], length: int, where: str) -> Rope:
     return Rope(type=kind, original=_size(source, key, where, length), **numbers)
 
 
-def _fot_to_hf(fot: FoT | None, dtype: str) -> dict[str, Any]:
+def _fot_to_hf(fot: FoT | None, length: int, dtype: str) -> dict[str, Any]:
     if fot is None:
         return {}
     return {
@@ -182,6 +184,7 @@ def _fot_to_hf(fot: FoT | None, dtype: str) -> dict[str, Any]:
         "last_context_length": fot.last_context,
         "cross_batch_range": fot.cross_batch_range,
         "fot_local_context": fot.local_context,
+        LENGTH: length,
     }
 
 

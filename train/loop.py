@@ -15,50 +15,56 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
 from splice.errors import Interrupted, SpliceError, TrainingFailed
-from splice.files import sweep, write_json
+from splice.files import write_json
 
 from .attention import Sight, look
-from .checkpoint import checkpoints, load, save, stored_weights
+from .checkpoint import checkpoints, load, save, stored_weights, sweep_run
 from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
 from .flops import CONVENTION, flops_per_token, peak_flops
 from .hf_read import read_weights
-from .log import METRICS, RunLog
+from .log import RunLog
 from .model import Llama, initial
-from .parallel import World, clip, fill, spread
-from .plan import Plan, check_resumable, is_checkpoint
+from .parallel import Everywhere, World, clip, fill, spread
+from .plan import RUN, Plan, differences, is_checkpoint
 from .schedule import learning_rate
 
-RUN = "run.json"
+
+class LossIsNoNumber(TrainingFailed, Everywhere):
+    """The loss or the gradient of a step is not finite; nothing was updated."""
+
+
+class Stopped(Interrupted, Everywhere):
+    """SIGINT or SIGTERM reached a rank; the step it came at is kept."""
 
 
 def train(plan: Plan, world: World, console: Console) -> None:
     """Train to plan.settings.steps, or go on from the last checkpoint with --resume.
 
-    Raises TrainingFailed where the loss is no number, Interrupted after SIGINT or SIGTERM (with a checkpoint of the step it was
-    at), SpliceError where --output holds a run and --resume is not given, or its checkpoint belongs to another one.
+    Raises LossIsNoNumber, and Stopped after SIGINT or SIGTERM, with a checkpoint of the step it was at.
     """
     settings, output = plan.settings, plan.output
-    last = _last_checkpoint(plan)
-    world.wait()  # nobody writes before everybody has looked
     torch.manual_seed(settings.seed)
     model = build(plan, world)
     optimizer = make_optimizer(model, plan)
     first, tokens = 0, 0
     notes: list[str] = []
-    if last is not None:
-        state = load(last, model, optimizer, world)
+    if plan.last is not None:
+        state = load(plan.last, model, optimizer, world)
         first, tokens = state["step"], state["tokens"]
-        notes = [f"going on from {last}", *check_resumable(last, state, plan)]
+        notes = [f"going on from {plan.last}", *differences(plan.last, plan.identity)]
+        if first >= settings.steps:
+            notes.append(f"nothing to do: step {first} of {settings.steps} is done")
     else:
         first_weights(model, plan)
+        if settings.resume:
+            notes = [f"{output}: no checkpoint yet, so this is step 1"]
     if world.first:
         _open_run(plan, world)
     per_step = settings.batch.size * plan.config.length
@@ -68,9 +74,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
 
     def checkpoint(step: int) -> None:
         state = {"step": step, "tokens": tokens, "identity": plan.identity, "tokenizer": plan.tokenizer}
-        path = save(
-            output, state, model, optimizer, world, settings.checkpoint.keep, plan.rows.dataset.path / "tokenizer"
-        )
+        path = save(output, state, model, optimizer, world, settings.checkpoint.keep, plan.tokenizer_files)
         log.say(f"checkpoint: {path}")
 
     def validate(step: int) -> None:
@@ -90,17 +94,15 @@ def train(plan: Plan, world: World, console: Console) -> None:
             # gradient: the mean over all predicted tokens of the step, however they are spread
             predicted, stop = world.sum((data.predicted, asked_to_stop()))
             losses = []
-            for number, micro in enumerate(data.micro):
+            for micro in data.micro:
                 micro = micro.to(world.device)
-                if world.size > 1:
-                    model.set_requires_gradient_sync(number == len(data.micro) - 1)
                 loss = model(micro.ids, micro.targets, sight(micro))
                 (loss * (world.size / max(1.0, predicted))).backward()  # FSDP takes the mean over ranks
                 losses.append(loss.detach())
             norm = clip(model.parameters(), settings.optimizer.clip)
             mean = world.sum([float(torch.stack(losses).double().sum())])[0] / max(1.0, predicted)
             if not math.isfinite(mean) or not math.isfinite(norm):
-                raise TrainingFailed(
+                raise LossIsNoNumber(
                     _not_a_number(step, data, losses, plan, world, "gradient" if math.isfinite(mean) else "loss")
                 )
             rate = learning_rate(step, settings.steps, settings.optimizer)
@@ -127,12 +129,13 @@ def train(plan: Plan, world: World, console: Console) -> None:
                 }
             )
             ended = done == settings.steps
-            if settings.evaluation.every and (done % settings.evaluation.every == 0 or ended):
+            every = settings.evaluation.every
+            if plan.validation is not None and (ended or (every and done % every == 0)):
                 validate(done)
             if done % settings.checkpoint.every == 0 or ended or stop:
                 checkpoint(done)
             if stop and not ended:
-                raise Interrupted(
+                raise Stopped(
                     f"stopped after step {done}, which is kept; the same command with --resume goes on from there"
                 )
             started = time.perf_counter()
@@ -213,24 +216,8 @@ def memory_gib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _last_checkpoint(plan: Plan) -> Any:
-    """Where to go on from, or None. A run is never written over unasked."""
-    found = checkpoints(plan.output)
-    if plan.settings.resume:
-        return found[-1] if found else None
-    if found or (plan.output / METRICS).exists():
-        what = f"a run, its last checkpoint at {found[-1].name}" if found else "a run that has no checkpoint yet"
-        raise SpliceError(f"{plan.output}: holds {what}; go on with --resume, or name another --output")
-    return None
-
-
 def _open_run(plan: Plan, world: World) -> None:
-    output = plan.output
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpliceError(f"{output}: cannot be made ({error.strerror}); name another place with --output") from None
-    sweep(output)
+    sweep_run(plan.output)
     config = plan.config
     about = {
         "settings": plan.settings.model_dump(mode="json"),
@@ -242,7 +229,7 @@ def _open_run(plan: Plan, world: World) -> None:
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
         "torch": torch.__version__,
     }
-    write_json(output / RUN, about)
+    write_json(plan.output / RUN, about)
 
 
 def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
@@ -256,21 +243,22 @@ def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
     """SIGINT and SIGTERM end the run after the step it is at, with a checkpoint; a second one ends it at once."""
-    asked = False
+    asked = 0.0  # when
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals are the main thread's
         return
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked
-        if asked:
+        if asked and time.monotonic() - asked > 1:  # a terminal's reaches this process twice: by itself and passed on
             raise KeyboardInterrupt
-        asked = True
-        print("\nsplice: stopping after this step (again: at once)", file=sys.stderr)
+        if not asked:
+            asked = time.monotonic()
+            print("\nsplice: stopping after this step (again: at once)", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: asked > 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -289,5 +277,5 @@ def _not_a_number(step: int, data: Step, losses: list[torch.Tensor], plan: Plan,
     return (
         f"step {step + 1}: the {what} is not a number, on example{'s' if len(examples) > 1 else ''} {shown} of {plan.rows.dataset.path} "
         f"(splice inspect {plan.rows.dataset.path} --example {examples[0] if examples else 0}); nothing was updated, {kept}. "
-        "A lower --optimizer.lr, a longer --optimizer.warmup or --dtype float32 may help"
+        "--resume with a lower --optimizer.lr or with --dtype float32 may get over it"
     )

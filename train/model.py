@@ -162,6 +162,7 @@ class Llama(nn.Module):
         self.dtype = dtype
         self.recompute = recompute
         self.ulysses: Ulysses | None = None
+        self._tables: dict[tuple[int, int, torch.device], RopeTable] = {}  # made anew they would stall a GPU every step
         self.model = Trunk(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tied:
@@ -189,7 +190,7 @@ class Llama(nn.Module):
         x = self.model.embed_tokens(ids).to(self.dtype)
         for block in self.model.layers:
             if self.recompute and self.training and torch.is_grad_enabled():
-                x = checkpoint(block, x, table, sight, cache, use_reentrant=False)
+                x = checkpoint(block, x, table, sight, cache, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, table, sight, cache)
         if cache is not None:
@@ -202,11 +203,17 @@ class Llama(nn.Module):
 
     def _table(self, tokens: int, cache: Cache | None, device: torch.device) -> RopeTable:
         start = self.ulysses.rank * tokens if self.ulysses else cache.local if cache else 0
+        known = self._tables.get((start, tokens, device)) if cache is None else None
+        if known is not None:
+            return known
         positions = torch.arange(start, start + tokens, device=device)
         if self.config.fot:
             positions = positions % self.config.fot.local_context
         cos, sin = cos_sin(self.config.rope, self.config.head_size, positions)
-        return RopeTable(cos, sin, self.scale)
+        table = RopeTable(cos, sin, self.scale)
+        if cache is None:
+            self._tables[start, tokens, device] = table
+        return table
 
     @property
     def scale(self) -> float:

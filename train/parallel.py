@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,10 @@ from splice.errors import SpliceError
 
 from .model import Llama
 from .ulysses import Ulysses
+
+
+class Everywhere(SpliceError):
+    """An error that all ranks raise together, so that one of them may say it for all."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,8 @@ def joined(device: str, context_size: int) -> Iterator[World]:
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if size % context_size:
         raise SpliceError(
-            f"context_parallel {context_size}: does not divide the {size} process{'es' if size > 1 else ''} of this run; "
-            f"start a multiple of {context_size} with torchrun --nproc-per-node"
+            f"context_parallel {context_size}: does not divide the number of processes of this run, {size}; start a multiple of "
+            f"{context_size} with torchrun --nproc-per-node"
         )
     local = int(os.environ.get("LOCAL_RANK", "0"))
     where = torch.device("cuda", local) if cuda else torch.device("cpu")
@@ -99,11 +104,11 @@ def joined(device: str, context_size: int) -> Iterator[World]:
     if size == 1:
         yield World(where)
         return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", device_id=where if cuda else None)
-    try:
-        yield World(where, rank, size, context_size)
-    finally:
-        dist.destroy_process_group()
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    # long: the first rank alone downloads, and waits for the disk at a checkpoint
+    dist.init_process_group(backend, timeout=timedelta(hours=2), device_id=where if cuda else None)
+    yield World(where, rank, size, context_size)
+    dist.destroy_process_group()  # not after an error: it would wait for ranks that may not come
 
 
 def spread(model: Llama, world: World) -> None:
@@ -111,8 +116,8 @@ def spread(model: Llama, world: World) -> None:
     if world.size == 1:
         return
     kind = world.device.type
-    mesh = init_device_mesh(kind, (world.data_size, world.context_size), mesh_dim_names=("data", "context"))
     if world.context_size > 1:
+        mesh = init_device_mesh(kind, (world.data_size, world.context_size), mesh_dim_names=("data", "context"))
         model.ulysses = Ulysses(mesh["context"].get_group())
         for block in model.model.layers:
             block.self_attn.ulysses = model.ulysses

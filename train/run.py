@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from splice.errors import RESUME_TRAINING, SpliceError, TrainingFailed
+from splice.errors import RESUME_TRAINING, Interrupted, SpliceError, TrainingFailed
+from splice.lock import locked
 
 from .flops import CONVENTION, flops_per_token, memory_bytes
 from .loop import train
-from .parallel import World, joined
+from .parallel import Everywhere, World, joined
 from .plan import Plan, make_plan
 from .settings import TrainSettings
 
@@ -24,29 +28,68 @@ def run(settings: TrainSettings, dry_run: bool, console: Console) -> None:
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         show_plan(make_plan(settings, ranks), ranks, console)
         return
-    with joined(settings.device, settings.context_parallel) as world:
-        try:
-            _run(settings, world, console)
-        except SpliceError as error:
+    with joined(settings.device, settings.context_parallel) as world, _said_once(world):
+        plan = _agreed(settings, world)
+        with locked(plan.output, "training") if world.first else nullcontext():
             if world.first:
-                raise
-            raise SystemExit(error.exit_code) from None  # one process says it
+                _introduce(plan, world, console)
+            world.wait()  # nobody writes before everybody has looked
+            try:
+                train(plan, world, console)
+            except torch.OutOfMemoryError as error:
+                held = str(error).split(". ")[0]
+                raise TrainingFailed(
+                    f"out of GPU memory ({held}). A smaller --batch.micro, --recompute, or more GPUs with --context-parallel "
+                    f"need less; --dry-run estimates how much. {RESUME_TRAINING}"
+                ) from error
+            except OSError as error:
+                where = f"{error.filename}: " if error.filename else ""
+                raise TrainingFailed(f"{where}{error.strerror or error}. {RESUME_TRAINING}") from error
+            except KeyboardInterrupt:
+                raise Interrupted(f"stopped at once. {RESUME_TRAINING}") from None
 
 
-def _run(settings: TrainSettings, world: World, console: Console) -> None:
-    plan = make_plan(settings, world.size)
-    if world.first:
-        _introduce(plan, world, console)
+@contextmanager
+def _said_once(world: World) -> Iterator[None]:
+    """What all ranks raise the first one says; what one rank alone raises, that one, by its number."""
     try:
-        train(plan, world, console)
-    except torch.OutOfMemoryError as error:
-        held = str(error).split(". ")[0]
-        raise TrainingFailed(
-            f"out of GPU memory ({held}). A smaller --batch.micro, --recompute, or more GPUs with --context-parallel need "
-            f"less; --dry-run estimates how much. {RESUME_TRAINING}"
-        ) from error
-    except OSError as error:
-        raise TrainingFailed(f"{error}. Mend it. {RESUME_TRAINING}") from error
+        yield
+    except SpliceError as error:
+        if world.first:
+            raise
+        if not isinstance(error, Everywhere):
+            print(f"splice: rank {world.rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # at once: the process group would wait for the others, and torchrun ends them
+
+
+def _agreed(settings: TrainSettings, world: World) -> Plan:
+    """The plan, which every rank makes and which must be one; where it fails on any rank, the first of these says why."""
+    plan, wrong = None, None
+    try:
+        plan = make_plan(settings, world.size)
+    except SpliceError as error:
+        wrong = error
+    failed = (
+        world.gather(torch.tensor([wrong is not None], dtype=torch.int32, device=world.device))
+        .nonzero()
+        .flatten()
+        .tolist()
+    )
+    if failed:
+        if world.rank == failed[0] and not world.first:
+            print(f"splice: rank {world.rank}: {wrong}", file=sys.stderr, flush=True)
+        if world.rank == failed[0] and world.first and wrong is not None:
+            raise wrong
+        raise SystemExit(2)
+    assert plan is not None
+    last = -1 if plan.last is None else int(plan.last.name.removeprefix("step-"))
+    steps = world.gather(torch.tensor([last], device=world.device)).tolist()
+    if len(set(steps)) > 1:
+        raise Everywhere(
+            f"{plan.output}: ranks see different last checkpoints, of steps {sorted(set(steps))}; wait for the file system to agree, and "
+            "start again"
+        )
+    return plan
 
 
 def _introduce(plan: Plan, world: World, console: Console) -> None:
@@ -65,7 +108,9 @@ def _introduce(plan: Plan, world: World, console: Console) -> None:
 def show_plan(plan: Plan, ranks: int, console: Console) -> None:
     """--dry-run: the settings as resolved, and what the run costs."""
     console.print(
-        yaml.safe_dump(plan.settings.model_dump(mode="json"), sort_keys=False).rstrip(), highlight=False, markup=False
+        yaml.safe_dump(plan.settings.model_dump(mode="json", exclude_none=True), sort_keys=False).rstrip(),
+        highlight=False,
+        markup=False,
     )
     config, settings = plan.config, plan.settings
     length, tokens = config.length, plan.settings.batch.size * plan.config.length
@@ -92,7 +137,7 @@ def show_plan(plan: Plan, ranks: int, console: Console) -> None:
         "FLOPs a token": f"{flops_per_token(config, length):.4g}: {CONVENTION}",
         "of them computed": f"{flops_per_token(config, length, causal=True):.4g}: causal counted once",
         "FLOPs of the run": f"{settings.steps * tokens * flops_per_token(config, length):.3g}",
-        "memory a GPU, estimated": f"{sum(memory.values()) / 2**30:.2f} GiB: " + ", ".join(f"{what} {size / 2**30:.2f}" for what, size in memory.items()),
+        "memory a GPU, estimated": f"{sum(memory.values()) / 2**30:.2f} GiB in {'bfloat16' if half else 'float32'}: " + ", ".join(f"{what} {size / 2**30:.2f}" for what, size in memory.items()),
     }  # fmt: skip
     for name, value in rows.items():
         table.add_row(name, value)

@@ -6,6 +6,7 @@ of the command line win over the file, the file over the defaults.
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -99,7 +100,7 @@ class CheckpointSettings(Section):
 class EvaluationSettings(Section):
     """Loss and perplexity by position, during training."""
 
-    every: int = setting(0, "steps between evaluations, and one at the end; 0: none", ge=0)
+    every: int = setting(0, "steps between evaluations; 0: one at the end, if there is something to evaluate on", ge=0)
     data: Path | None = setting(None, "a dataset to evaluate on")
     holdout: int = setting(0, "or so many examples of --data, which are then not trained on", ge=0)
     rows: int | None = setting(None, "rows at most; default: all", ge=1)
@@ -210,10 +211,18 @@ def _explain(error: ValidationError, given: dict[str, Any], config: Path | None)
         name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and "[" not in part)
         where = f"--{name}" if any(n == name or n.startswith(f"{name}.") for n in given) else f"{config}: {name}"
         if problem["type"] == "extra_forbidden":
-            import difflib
-
-            close = next(iter(difflib.get_close_matches(name, flags(), 1)), None)
-            lines.append(f"{where}: no such setting" + (f"; did you mean {close}?" if close else ""))
+            lines.append(f"{where}: no such setting" + _meant(name))
+        elif problem["type"] == "model_type":
+            lines.append(f"{where}: expected settings of its own, `{name}: {{...}}` (given: {problem['input']!r})")
         else:
             lines.append(f"{where}: {problem['msg']} (given: {problem['input']!r})")
     return "\n".join(lines)
+
+
+def _meant(name: str) -> str:
+    sections = {flag.split(".")[0] for flag in flags() if "." in flag}
+    section, dot, rest = name.partition(".")
+    if dot and name in flags():
+        return f"; write `{section}: {{{rest}: ...}}`"
+    close = difflib.get_close_matches(name, [*flags(), *sections], 1)
+    return f"; did you mean {close[0]}?" if close else ""

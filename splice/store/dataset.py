@@ -102,10 +102,15 @@ class PackedDataset:
         return table, row - int(starts[group])
 
     def _file(self, shard: int) -> tuple[Any, np.ndarray]:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if shard not in self._files:
-            file = pq.ParquetFile(self.path / "data" / self.shards[shard], memory_map=True)
+            path = self.path / "data" / self.shards[shard]
+            try:
+                file = pq.ParquetFile(path, memory_map=True)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise SpliceError(f"{path}: cannot be read ({error}); build the dataset again") from None
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
             self._files[shard] = (file, np.cumsum([0, *sizes])[:-1])
         return self._files[shard]

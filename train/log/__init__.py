@@ -2,5 +2,6 @@
 
 from .metrics import METRICS, Metrics, Validation, read_metrics
 from .run_log import RunLog
+from .trackers import require_trackers
 
-__all__ = ["METRICS", "Metrics", "RunLog", "Validation", "read_metrics"]
+__all__ = ["METRICS", "Metrics", "RunLog", "Validation", "read_metrics", "require_trackers"]

@@ -114,6 +114,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+def require_trackers(tensorboard: bool, wandb: str | None) -> None:
+    """Raise SpliceError where one is asked for and not installed: before a run begins, not at its first step."""
+    if tensorboard:
+        _require("tensorboard")
+    if wandb is not None:
+        _require("wandb")
+
+
 def _require(package: str) -> None:
     """Raise SpliceError where a package that was asked for is not installed."""
     if find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""One driver at a time on a directory: a lock that the system lets go of when its holder dies."""
+"""One build or one training at a time on a directory: a lock that the system lets go of when its holder dies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from splice.errors import BuildFailed
-from splice.files import LOCK
+from .errors import BuildFailed
+from .files import LOCK
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold `directory` for one build. Raises BuildFailed with who holds it when another build does."""
+def locked(directory: Path, what: str = "build") -> Iterator[None]:
+    """Hold `directory` for one build, or whatever `what` says. Raises BuildFailed with who holds it when another does."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -26,7 +26,7 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BuildFailed(
-                f"{directory}: another build is working here ({_holder(path)}); wait for it, or give another directory"
+                f"{directory}: another {what} is working here ({_holder(path)}); wait for it, or give another directory"
             ) from None
         holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         os.ftruncate(descriptor, 0)
