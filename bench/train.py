@@ -56,7 +56,7 @@ from splice.train.attention import look
 from splice.train.flops import CONVENTION, flops_per_token, peak_flops
 from splice.train.fot import FoT
 from splice.train.hf_config import config_to_hf
-from splice.train.loss import IGNORED
+from splice.train.loss import IGNORED, fuse
 from splice.train.model import PRESETS, Llama, ModelConfig, initial
 from splice.train.rope import Rope, extend
 
@@ -350,6 +350,7 @@ def splice_model(config: ModelConfig, rows: int, device: torch.device, variant: 
     if cuda:
         for block in model.model.layers:
             block.compile()
+        fuse()
     sight = look(rows, config.length, config.fot, None, device)
 
     def loss(ids: Tensor) -> Tensor:

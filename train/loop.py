@@ -30,6 +30,7 @@ from .evaluate import evaluate
 from .flops import CONVENTION, flops_per_token, peak_flops
 from .hf_read import read_weights
 from .log import RunLog
+from .loss import fuse
 from .model import Llama, initial
 from .parallel import Everywhere, World, clip, fill, spread
 from .plan import RUN, Plan, differences, is_checkpoint
@@ -151,6 +152,7 @@ def build(plan: Plan, world: World) -> Llama:
     if settings.compile or (settings.compile is None and cuda):
         for block in model.model.layers:
             block.compile()
+        fuse()
     if plan.config.tied:
         # FSDP loses the tie of weights that have no memory yet; a tied model is small enough to be whole for a moment
         model.to_empty(device=world.device)

@@ -243,7 +243,12 @@ def test_a_run_goes_on_without_the_model_it_started_from(trained, built, tmp_pat
 
 
 def test_a_checkpoint_may_hold_no_pickle(trained):
-    assert {path.suffix for path in trained.rglob("*") if path.is_file()} == {".safetensors", ".json", ".jsonl", ".lock"}
+    assert {path.suffix for path in trained.rglob("*") if path.is_file()} == {
+        ".safetensors",
+        ".json",
+        ".jsonl",
+        ".lock",
+    }
 
 
 def test_a_start_of_another_shape_or_kind_is_refused(trained, built, tmp_path, refused):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from splice.train import loss
 from splice.train.attention import look
 from splice.train.fot import FoT
 from splice.train.model import Llama, ModelConfig
@@ -58,3 +59,24 @@ def test_loss_and_gradients_of_compiled_blocks(randomised, agree):
         wanted = loss_and_gradients(model, ids, documents_or_none)
         for name, value in wanted.items():
             agree(got[name], value, 1e-4)
+
+
+@pytest.mark.skipif(not COMPILER, reason="needs a compiler")
+def test_a_fused_loss_is_the_loss(monkeypatch, agree):
+    monkeypatch.setattr(loss, "_softmax", loss._softmax_of_chunk)  # put back afterwards
+    monkeypatch.setattr(loss, "CHUNK_LOGITS", 1)  # chunks of 256
+    draw = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(600, 16, generator=draw), torch.randn(61, 16, generator=draw)
+    targets = torch.randint(0, 61, (600,), generator=draw)
+    targets[::7] = loss.IGNORED
+
+    def gradients():
+        inputs = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        total = loss.cross_entropy(*inputs, targets)
+        return [total.detach(), *torch.autograd.grad(total, inputs)]
+
+    wanted = gradients()
+    loss.fuse()
+    assert loss._softmax is not loss._softmax_of_chunk
+    for got, value in zip(gradients(), wanted, strict=True):
+        agree(got, value, 1e-5)

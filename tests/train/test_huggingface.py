@@ -171,7 +171,7 @@ def test_ids_of_the_tokenizer_are_null_where_there_is_none():
 def test_fot_has_longllamas_keys():
     values = config_to_hf(CONFIGS["fot of the paper"], dtype=torch.bfloat16)
     assert (values["model_type"], values["architectures"]) == ("llama", ["LlamaForCausalLM"])
-    assert values["max_position_embeddings"] == 32768
+    assert (values["max_position_embeddings"], values["fot_length"]) == (2048, 32768)  # the positions it has
     assert (values["mem_layers"], values["mem_positionals"], values["mem_dtype"]) == ([6, 12, 18], True, "bfloat16")
     assert (values["last_context_length"], values["cross_batch_range"]) == (1024, 15)
     assert values["fot_local_context"] == 2048
