@@ -22,10 +22,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from splice.train.fot import FoT  # noqa: E402
-from splice.train.loss import IGNORED  # noqa: E402
-from splice.train.model import Llama, ModelConfig, initial  # noqa: E402
-from splice.train.rope import Rope, extend  # noqa: E402
+from splice.train.fot import FoT
+from splice.train.loss import IGNORED
+from splice.train.model import Llama, ModelConfig, initial
+from splice.train.rope import Rope, extend
 
 TRAINED, LONG = 1024, 4096
 SUBJECTS, VALUES = 256, 8  # value 0 is a question's
