@@ -104,24 +104,26 @@ def feed(
     ready: queue.Queue[Step | BaseException | None] = queue.Queue(AHEAD)
     stop = threading.Event()
 
+    def give(item: Step | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
     def read() -> None:
         try:
             batches = rows.iterate(seed, first, world.data_rank, world.data_size, size)
             for _ in range(first, last):
+                if stop.is_set():
+                    return
                 step = prepare(next(batches), micro, policy, world)
                 if world.device.type == "cuda":
                     step = Step(step.epoch, [_pinned(m) for m in step.micro], step.predicted)
-                while not stop.is_set():
-                    try:
-                        ready.put(step, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if stop.is_set():
-                    return
-            ready.put(None)
+                give(step)
+            give(None)
         except BaseException as error:  # raised again where the steps are used
-            ready.put(error)
+            give(error)
 
     threading.Thread(target=read, name="feed", daemon=True).start()
     try:

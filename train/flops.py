@@ -8,7 +8,16 @@ from .fot import visible_contexts
 from .model import ModelConfig
 
 # Dense bfloat16 peaks of one GPU, TFLOP/s, as their makers state them; looked up by the device's name.
-PEAKS = {"H200": 989.0, "H100 PCIe": 756.0, "H100": 989.0, "B200": 2250.0, "A100": 312.0, "L40S": 362.0, "4090": 165.0}
+PEAKS = {
+    "H200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "B200": 2250.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "4090": 165.0,
+}
 CONVENTION = "6 N + 12 layers heads head_size span (N: weights that multiply, span: keys, causal counted in full)"
 
 
