@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,10 +107,9 @@ def feed(
 
     def give(item: Step | BaseException | None) -> None:
         while not stop.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
+            with suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                break
 
     def read() -> None:
         try:
