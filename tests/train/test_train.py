@@ -376,3 +376,29 @@ def test_validation_is_the_same_in_any_micro_batch_with_negatives_too(built, tmp
         )
     one, four = (lines(tmp_path / name)[-1]["validation"]["loss"] for name in "14")
     assert one == pytest.approx(four, abs=1e-6)
+
+
+def test_a_mixture_is_trained_on_as_a_dataset_is(built, tmp_path):
+    mixture = tmp_path / "mix.yaml"
+    mixture.write_text(f"tokens: 16384\ndatasets: [{{dataset: {built}, share: 1.0}}]\n")
+    assert run(["mix", str(mixture), "--output", str(tmp_path / "mixed")]) == 0
+    assert train(tmp_path / "mixed", tmp_path / "run", steps=2) == 0
+    assert len(losses(tmp_path / "run")) == 2
+
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "train").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_the_configurations_are_valid_and_have_the_papers_sizes(config):
+    from splice.train.settings import resolve
+
+    settings = resolve({}, config)
+    if config.stem.startswith("tiny"):
+        return
+    tokens = settings.batch.size * settings.context.length
+    assert tokens == (2**19 if config.stem.startswith("13b") else 2**18)  # a step
+    budget = {"270m_base": 6.3e9, "3b_fot": 5.4e9}.get(config.stem, 1e9 if config.stem.startswith("270m") else 2e9)
+    assert settings.steps * tokens == pytest.approx(budget, rel=1e-3)
+    if settings.fot.layers:
+        assert settings.context.length == 16 * settings.fot.local_context
