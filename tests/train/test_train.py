@@ -295,11 +295,12 @@ def test_kill_9_loses_nothing(built, tmp_path, steps_before):
     assert not list((tmp_path / "killed").glob(".tmp-*"))
 
 
-def test_sigterm_leaves_a_checkpoint_of_the_step_it_came_at(built, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_of_the_step_it_came_at(built, tmp_path, number):
     output = tmp_path / "run"
     process = start(built, output, steps=3000, checkpoint__every=3000)
     wait_for_steps(output, 3, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
     assert "--resume goes on from there" in said
