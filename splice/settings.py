@@ -240,7 +240,7 @@ def resolve(flags: dict[str, Any], config: Path | None) -> BuildSettings:
     """
     if config is None and not flags.get("sources") and Path("splice.yaml").is_file():
         config = Path("splice.yaml")
-    values = _from_yaml(config) if config else {}
+    values = _as_names(read_config(config)) if config else {}
     given = {name: value for name, value in flags.items() if value not in (None, [], ())}
     try:
         settings = BuildSettings.model_validate({**values, **given})
@@ -266,13 +266,14 @@ def read_yaml(path: Path, remedy: str) -> Any:
         raise SpliceError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def _from_yaml(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The `name: value` lines of a file given with --config, {} for an empty one. Raises SpliceError for anything else."""
     values = read_yaml(path, "give a YAML file with --config")
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise SpliceError(f"{path}: expected `name: value` lines, found a {type(values).__name__}")
-    return _as_names(values)
+    return values
 
 
 def settings_in(values: dict[str, Any], where: str) -> BuildSettings:

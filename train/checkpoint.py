@@ -35,6 +35,7 @@ from .model import Llama
 from .parallel import World
 
 STATE = "state.json"
+PIECE = 2**30  # bytes
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -118,13 +119,30 @@ def load(checkpoint: Path, model: Llama, optimizer: torch.optim.Optimizer, world
 
 
 def stored_weights(checkpoint: Path) -> Iterator[tuple[str, Tensor]]:
-    """Name and whole value, float32, of each weight of a checkpoint, one at a time."""
+    """Name and whole value, float32, of each weight of a checkpoint; PIECE of them at a time are in memory.
+
+    Not one by one: torch reads the headers of all files for every piece.
+    """
     read_state(checkpoint)
-    reader = HuggingFaceStorageReader(str(checkpoint / "weights"))
-    for name, stored in sorted(_metadata(reader, checkpoint).items()):
-        tensors = {name: torch.empty(stored.size, dtype=stored.properties.dtype)}
-        _read(checkpoint / "weights", tensors, alone=True)
-        yield name, tensors[name]
+    directory = checkpoint / "weights"
+    stored = _metadata(HuggingFaceStorageReader(str(directory)), checkpoint)
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(stored):
+        tensors[name] = torch.empty(stored[name].size, dtype=stored[name].properties.dtype)
+        if sum(tensor.nbytes for tensor in tensors.values()) >= PIECE:
+            yield from _whole(directory, tensors)
+            tensors = {}
+    yield from _whole(directory, tensors)
+
+
+def _whole(directory: Path, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    if tensors:
+        _read(directory, tensors, alone=True)
+    yield from tensors.items()
+
+
+def is_checkpoint(directory: Path) -> bool:
+    return (directory / STATE).is_file()
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -135,7 +153,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint's state.json says. Raises SpliceError where it is none."""
-    if not (checkpoint / STATE).is_file():
+    if not is_checkpoint(checkpoint):
         last = checkpoints(checkpoint)[-1:]
         hint = f"its last checkpoint is {last[0]}" if last else "name RUN/step-NNNNNN of a `splice train`"
         raise SpliceError(f"{checkpoint}: not a checkpoint (no {STATE}); {hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .fot import visible_contexts
+from .loss import CHUNK_LOGITS
 from .model import ModelConfig
 
 # Dense bfloat16 peaks of one GPU, TFLOP/s, as their makers state them; looked up by the device's name.
@@ -67,8 +68,6 @@ def memory_bytes(
     token: what enters its two norms and its four inner inputs (6 D), q, k, v and attention's output, and three of the MLP's
     hidden size; with recompute only D a block, and one block in full. Loss: one chunk of logits and its gradient.
     """
-    from .loss import CHUNK_LOGITS
-
     tokens = rows * length / context_size
     inner = 6 * config.hidden_size + 2 * config.head_size * (config.heads + config.kv_heads) + 3 * config.mlp_size
     kept = config.hidden_size * config.layers + inner if recompute else inner * config.layers

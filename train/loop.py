@@ -24,7 +24,7 @@ from splice.errors import Interrupted, SpliceError, TrainingFailed
 from splice.files import write_json
 
 from .attention import Sight, look
-from .checkpoint import checkpoints, load, save, stored_weights, sweep_run
+from .checkpoint import checkpoints, is_checkpoint, load, save, stored_weights, sweep_run
 from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
 from .flops import CONVENTION, flops_per_token, peak_flops
@@ -33,7 +33,7 @@ from .log import RunLog
 from .loss import fuse
 from .model import Llama, initial
 from .parallel import Everywhere, World, clip, fill, spread
-from .plan import RUN, Plan, differences, is_checkpoint
+from .plan import RUN, Plan, differences
 from .schedule import learning_rate
 
 

@@ -13,7 +13,7 @@ from splice.errors import SpliceError
 from splice.files import LOCK, TEMPORARY
 from splice.store import PackedDataset, Rows
 
-from .checkpoint import STATE, checkpoints, read_state
+from .checkpoint import checkpoints, is_checkpoint, read_state
 from .data import Policy
 from .fot import FoT
 from .hf_read import locate, read_config
@@ -102,7 +102,9 @@ def make_plan(settings: TrainSettings, ranks: int = 1) -> Plan:
 def _output(settings: TrainSettings) -> Path:
     """Where the run goes: a directory that is new, empty or a run's, and that can be made."""
     if settings.output is None or str(settings.output) in ("", "."):
-        raise SpliceError("no output: say where the run goes with --output DIR (or `output:` in the config file)")
+        raise SpliceError(
+            "no output: say where the run goes with --output DIR, one of its own (or `output:` in the config file)"
+        )
     output = settings.output
     above = next((path for path in (output, *output.absolute().parents) if path.exists()), Path("/"))
     if not above.is_dir() or not os.access(above, os.W_OK):
@@ -348,7 +350,3 @@ def differences(checkpoint: Path, identity: dict[str, Any]) -> list[str]:
             "Give the same settings, or start a run of its own from it: --init CHECKPOINT --output ELSEWHERE"
         )
     return [f"{text}; from here on it counts" for text in said.values()]
-
-
-def is_checkpoint(directory: Path) -> bool:
-    return (directory / STATE).is_file()

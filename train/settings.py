@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from splice.errors import SpliceError
-from splice.settings import read_yaml
+from splice.settings import read_config
 
 
 def _split(value: Any) -> Any:
@@ -180,7 +180,7 @@ def resolve(given: dict[str, Any], config: Path | None) -> TrainSettings:
 
     Raises SpliceError for a file that cannot be read, a setting that does not exist, a value out of bounds.
     """
-    values = _from_yaml(config) if config else {}
+    values = read_config(config) if config else {}
     given = {name: value for name, value in given.items() if value is not None}
     for name, value in given.items():
         *sections, last = name.split(".")
@@ -194,15 +194,6 @@ def resolve(given: dict[str, Any], config: Path | None) -> TrainSettings:
         return TrainSettings.model_validate(values)
     except ValidationError as error:
         raise SpliceError(_explain(error, given, config)) from None
-
-
-def _from_yaml(path: Path) -> dict[str, Any]:
-    values = read_yaml(path, "give a YAML file with --config")
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise SpliceError(f"{path}: expected `name: value` lines, found a {type(values).__name__}")
-    return values
 
 
 def _explain(error: ValidationError, given: dict[str, Any], config: Path | None) -> str:

@@ -194,6 +194,15 @@ def test_every_method_trains_and_exports_to_a_model_of_the_same_logits(built, tm
     assert tokenizer.decode(ids[0][:8])
 
 
+def test_weights_are_the_same_read_in_any_pieces(finished, monkeypatch):
+    whole = dict(stored_weights(finished / "step-000006"))
+    for piece in (1, 10_000):
+        monkeypatch.setattr("splice.train.checkpoint.PIECE", piece)
+        cut = dict(stored_weights(finished / "step-000006"))
+        assert cut.keys() == whole.keys()
+        assert all(torch.equal(cut[name], whole[name]) for name in whole)
+
+
 def test_training_goes_on_from_an_exported_model_as_from_its_checkpoint(finished, built, tmp_path):
     assert run(["export", str(finished / "step-000006"), "--output", str(tmp_path / "hf")]) == 0
     sizes = {name.replace(".", "__"): None for name in TINY if name.startswith("model.")}
