@@ -120,7 +120,7 @@ def test_the_loss_falls(built, tmp_path):
     assert sum(found[-5:]) / 5 < found[0] - 1
 
 
-def test_the_first_loss_is_the_models_on_the_rows_of_the_first_step(built, finished):
+def test_the_first_loss_and_gradient_are_the_models_on_the_rows_of_the_first_step(built, finished):
     from splice.store import Rows
     from splice.train.hf_read import read_config
     from splice.train.loop import initial
@@ -133,14 +133,16 @@ def test_the_first_loss_is_the_models_on_the_rows_of_the_first_step(built, finis
     dataset = PackedDataset(built)
     rows = Rows(dataset, 128, range(len(dataset) - 2))
     batch = next(rows.iterate(seed=0, batch_size=4))
-    total = tokens = 0
+    total, tokens = torch.zeros(()), 0
     for ids, padding in zip(torch.from_numpy(batch.input_ids).long(), batch.padding.tolist(), strict=True):
-        with torch.no_grad():
-            logits = model(ids[None])[0]
         end = 128 - padding
-        total += float(torch.nn.functional.cross_entropy(logits[: end - 1], ids[1:end], reduction="sum"))
+        logits = model(ids[None])[0, : end - 1]
+        total = total + torch.nn.functional.cross_entropy(logits, ids[1:end], reduction="sum")
         tokens += end - 1
-    assert losses(finished)[0] == pytest.approx(total / tokens, rel=1e-5)
+    (total / tokens).backward()
+    norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in model.parameters()))
+    assert lines(finished)[0]["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert losses(finished)[0] == pytest.approx(total.item() / tokens, rel=1e-5)
 
 
 def test_accumulation_changes_no_loss(built, tmp_path, finished):
