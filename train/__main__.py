@@ -1,7 +1,11 @@
 """`python -m splice.train ...` is `splice train ...`, for torchrun."""
 
+import os
 import sys
 
 from splice.cli import run
 
-sys.exit(run(["train", *sys.argv[1:]]))
+code = run(["train", *sys.argv[1:]])
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(code)  # all is written; taking torch's threads down in order now and then aborts a run that went well

@@ -125,7 +125,8 @@ def feed(
         except BaseException as error:  # raised again where the steps are used
             give(error)
 
-    threading.Thread(target=read, name="feed", daemon=True).start()
+    reader = threading.Thread(target=read, name="feed", daemon=True)
+    reader.start()
     try:
         while (step := ready.get()) is not None:
             if isinstance(step, BaseException):
@@ -133,6 +134,7 @@ def feed(
             yield step
     finally:
         stop.set()
+        reader.join()  # Python may not end while it is within a library
 
 
 def _pinned(micro: MicroBatch) -> MicroBatch:
