@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from splice.errors import SpliceError
+
+from .merge import attend, merge
 
 if TYPE_CHECKING:
     from .model import Llama
@@ -30,21 +31,23 @@ class Cache:
         ] = {}  # layer -> k, v, memory k of the current context
         self._memory: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, memory_k: Tensor | None) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, memory_k: Tensor | None, scale: float | None = None
+    ) -> Tensor:
         """Attention of t new tokens, q [B, H, t, D], over all that the layer has kept and over themselves."""
+        parts = [attend(q, *seen, scale=scale) for seen in self.seen(layer)]
         kept = self._keys.get(layer)
-        if kept is not None:
-            k, v = torch.cat((kept[0], k), 2), torch.cat((kept[1], v), 2)
-            memory_k = None if memory_k is None or kept[2] is None else torch.cat((kept[2], memory_k), 2)
-        self._keys[layer] = (k, v, memory_k)
-        if layer in self._memory:
-            k, v = torch.cat((self._memory[layer][0], k), 2), torch.cat((self._memory[layer][1], v), 2)
-        t, s = q.shape[2], k.shape[2]
-        how: dict[str, object] = {"is_causal": True}
-        if s > t:
-            mask = torch.ones(t, t, dtype=torch.bool, device=q.device).tril()
-            how = {"attn_mask": None if t == 1 else F.pad(mask, (s - t, 0), value=True)}
-        return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **how)  # type: ignore[arg-type]
+        self._keys[layer] = (k, v, memory_k) if kept is None else _joined(kept, (k, v, memory_k))
+        return merge([*parts, attend(q, k, v, causal=True, scale=scale)])
+
+    def seen(self, layer: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values, [B, G, S, D] each, that every token to come sees: the memory's, the current context's."""
+        kept = [self._keys[layer][:2]] if layer in self._keys else []
+        return ([self._memory[layer]] if layer in self._memory else []) + kept
+
+    def positions(self, tokens: int, device: torch.device) -> Tensor:
+        """Those of the next tokens, int64 [tokens]."""
+        return torch.arange(self.local, self.local + tokens, device=device)
 
     def advance(self, tokens: int) -> None:
         self.length += tokens
@@ -53,13 +56,30 @@ class Cache:
     def close(self) -> None:
         """End the current context: its keys and values go to the memory, positions start again at 0."""
         for layer, (_, v, memory_k) in self._keys.items():
-            if memory_k is None:
-                continue
-            if layer in self._memory:
-                memory_k, v = (torch.cat(pair, 2) for pair in zip(self._memory[layer], (memory_k, v), strict=True))
-            self._memory[layer] = (memory_k, v)
+            if memory_k is not None:
+                kept = self._memory.get(layer)
+                self._memory[layer] = (memory_k, v) if kept is None else _joined(kept, (memory_k, v))
         self._keys.clear()
         self.local = 0
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first `length` tokens. In the memory these must be whole local contexts."""
+        kept = length - (self.length - self.local)  # of the current context
+        if kept > 0:
+            self._keys = {
+                layer: tuple(None if x is None else x[:, :, :kept] for x in kept_keys)  # type: ignore[misc]
+                for layer, kept_keys in self._keys.items()
+            }
+            self.length, self.local = length, kept
+            return
+        self._keys.clear()
+        memory = self._memory if length else {}  # attention over no keys at all is not defined
+        self._memory = {layer: (k[:, :, :length], v[:, :, :length]) for layer, (k, v) in memory.items()}
+        self.length, self.local = length, 0
+
+
+def _joined(kept: tuple, more: tuple) -> tuple:
+    return tuple(None if b is None else torch.cat((a, b), 2) for a, b in zip(kept, more, strict=True))
 
 
 @torch.no_grad()

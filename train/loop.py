@@ -20,20 +20,20 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from splice.errors import Interrupted, SpliceError, TrainingFailed
+from splice.errors import Interrupted, TrainingFailed
 from splice.files import write_json
 
 from .attention import Sight, look
-from .checkpoint import checkpoints, is_checkpoint, load, save, stored_weights, sweep_run
+from .checkpoint import checkpoints, load, save, sweep_run
 from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
 from .flops import CONVENTION, flops_per_token, peak_flops
-from .hf_read import read_weights
 from .log import RunLog
 from .loss import fuse
 from .model import Llama, initial
 from .parallel import Everywhere, World, clip, fill, spread
 from .plan import RUN, Plan, differences
+from .restore import check_whole, weights_of
 from .schedule import learning_rate
 
 
@@ -171,14 +171,10 @@ def first_weights(model: Llama, plan: Plan) -> None:
         for name, parameter in parameters.items():
             fill(parameter, initial(name, parameter.shape, plan.config, plan.settings.seed))
         return
-    stored = stored_weights(plan.start) if is_checkpoint(plan.start) else read_weights(plan.start, plan.config)
-    for name, value in stored:
+    for name, value in weights_of(plan.start, plan.config):
         if name in parameters:
             fill(parameters.pop(name), value)
-    if parameters:
-        raise SpliceError(
-            f"{plan.start}: holds no {', '.join(parameters)}; it is not the model that its config.json describes"
-        )
+    check_whole(plan.start, list(parameters))
 
 
 def make_optimizer(model: Llama, plan: Plan) -> torch.optim.AdamW:

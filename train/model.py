@@ -183,6 +183,15 @@ class Llama(nn.Module):
         read before; the ids continue it. With Ulysses, ids and targets are this rank's tokens of the examples.
         """
         b, t = ids.shape
+        x = self.hidden(ids, sight, cache)
+        if targets is None:
+            return self.lm_head(x)
+        flat, weight, wanted = x.flatten(0, 1), self.lm_head.weight.to(x.dtype), targets.flatten()
+        return cross_entropy(flat, weight, wanted) if reduce else token_losses(flat, weight, wanted).view(b, t)
+
+    def hidden(self, ids: Tensor, sight: Sight | None = None, cache: Cache | None = None) -> Tensor:
+        """What the head predicts from, [B, T, D]."""
+        b, t = ids.shape
         if sight is None and cache is None:
             ranks = self.ulysses.size if self.ulysses else 1
             sight = look(b, t * ranks, self.config.fot, None, ids.device)
@@ -195,25 +204,21 @@ class Llama(nn.Module):
                 x = block(x, table, sight, cache)
         if cache is not None:
             cache.advance(t)
-        x = self.model.norm(x)
-        if targets is None:
-            return self.lm_head(x)
-        flat, weight, wanted = x.flatten(0, 1), self.lm_head.weight.to(x.dtype), targets.flatten()
-        return cross_entropy(flat, weight, wanted) if reduce else token_losses(flat, weight, wanted).view(b, t)
+        return self.model.norm(x)
 
     def _table(self, tokens: int, cache: Cache | None, device: torch.device) -> RopeTable:
-        start = self.ulysses.rank * tokens if self.ulysses else cache.local if cache else 0
-        known = self._tables.get((start, tokens, device)) if cache is None else None
-        if known is not None:
-            return known
-        positions = torch.arange(start, start + tokens, device=device)
-        if self.config.fot:
-            positions = positions % self.config.fot.local_context
-        cos, sin = cos_sin(self.config.rope, self.config.head_size, positions)
-        table = RopeTable(cos, sin, self.scale)
-        if cache is None:
-            self._tables[start, tokens, device] = table
-        return table
+        if cache is not None:
+            return self._table_of(cache.positions(tokens, device))
+        start = self.ulysses.rank * tokens if self.ulysses else 0
+        if (start, tokens, device) not in self._tables:
+            positions = torch.arange(start, start + tokens, device=device)
+            if self.config.fot:
+                positions = positions % self.config.fot.local_context
+            self._tables[start, tokens, device] = self._table_of(positions)
+        return self._tables[start, tokens, device]
+
+    def _table_of(self, positions: Tensor) -> RopeTable:
+        return RopeTable(*cos_sin(self.config.rope, self.config.head_size, positions), self.scale)
 
     @property
     def scale(self) -> float:

@@ -13,12 +13,13 @@ from splice.errors import SpliceError
 from splice.files import LOCK, TEMPORARY
 from splice.store import PackedDataset, Rows
 
-from .checkpoint import checkpoints, is_checkpoint, read_state
+from .checkpoint import checkpoints, read_state
 from .data import Policy
 from .fot import FoT
-from .hf_read import locate, read_config
+from .hf_read import read_config
 from .log import METRICS, require_trackers
 from .model import PRESETS, ModelConfig
+from .restore import find_model
 from .rope import extend
 from .settings import FoTSettings, ModelSettings, TrainSettings
 from .tokenizers import check_tokenizer
@@ -76,7 +77,7 @@ def make_plan(settings: TrainSettings, ranks: int = 1) -> Plan:
     if last:
         config = read_config(last)  # it is the model, whatever it was made from and whether that is still there
     else:
-        start = _start(settings.init) if settings.init else None
+        start = find_model(settings.init) if settings.init else None
         base = (
             _from_start(settings.model, start)
             if start
@@ -136,17 +137,6 @@ def _tokenizer_files(dataset: PackedDataset) -> dict[str, bytes]:
     if not files:
         raise SpliceError(f"{directory}: no tokenizer there, which checkpoints are to hold; build the dataset again")
     return {path.name: path.read_bytes() for path in files}
-
-
-def _start(init: str) -> Path:
-    """The directory that --init names: a checkpoint of ours, or a model of Hugging Face's format."""
-    path = Path(init)
-    if is_checkpoint(path):
-        return path
-    found = checkpoints(path)
-    if found:
-        raise SpliceError(f"{init}: a run, not a checkpoint; name one of its checkpoints, such as {found[-1]}")
-    return locate(init)
 
 
 def _from_preset(model: ModelSettings, vocab_size: int, length: int) -> ModelConfig:
