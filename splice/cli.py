@@ -1,6 +1,6 @@
-"""The command line: splice build, mix, validate, inspect, report, train, export, plot.
+"""The command line: splice build, mix, validate, inspect, report, train, export, plot, eval.
 
-Other rooms are imported only when their command runs, but for the settings of train, which are its options.
+Other rooms are imported only when their command runs, but for the settings of train and eval, which are their options.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from splice.eval.command import app as eval_app
+from splice.eval.command import gathered
 from splice.train.settings import flags as train_flags
 
-from .errors import RESUME, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
-from .settings import BuildSettings, choices, fields, resolve
+from .errors import RESUME, RESUME_EVALUATION, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
+from .options import command, option, parameter
+from .settings import BuildSettings, fields, resolve
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,47 +96,18 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
                 list[str] | None, typer.Argument(metavar="[SRC]...", help=setting["help"], show_default=False)
             ]
         else:
-            kind = _option(setting)
-        parameters.append(_parameter(name, kind, None))
-    return _command(function, parameters, BUILD_HELP)
+            kind = option(setting)
+        parameters.append(parameter(name, kind, None))
+    return command(function, parameters, BUILD_HELP)
 
 
 def _run_options(panel: str) -> list[signatures.Parameter]:
     dry_run = typer.Option("--dry-run", help="say what would be done, and stop", rich_help_panel=panel)
     config = typer.Option(help="YAML file with the same names; flags override it", rich_help_panel=panel)
     return [
-        _parameter("dry_run", Annotated[bool, dry_run], False),
-        _parameter("config", Annotated[Path | None, config], None),
+        parameter("dry_run", Annotated[bool, dry_run], False),
+        parameter("config", Annotated[Path | None, config], None),
     ]
-
-
-def _option(setting: dict[str, Any], *names: str) -> Any:
-    default = setting["default"]
-    shown = f" [dim]({default})[/]" if default not in (None, []) and default is not False else ""
-    option = typer.Option(*names, help=setting["help"] + shown, show_default=False, rich_help_panel=setting["panel"])
-    return Annotated[_flag_type(setting["annotation"]), option]
-
-
-def _command(function: Callable[..., None], parameters: list[signatures.Parameter], help: str) -> Callable[..., None]:
-    """A function that typer reads `parameters` from."""
-
-    def command(**flags: Any) -> None:
-        function(**flags)
-
-    command.__signature__ = signatures.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = help
-    return command
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> signatures.Parameter:
-    return signatures.Parameter(name, signatures.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _flag_type(annotation: Any) -> Any:
-    values = choices(annotation)
-    kind = Literal[values] if values else annotation
-    return kind | None
 
 
 app.command("build")(_with_settings(_build))
@@ -275,9 +249,9 @@ def _with_train_settings(function: Callable[..., None]) -> Callable[..., None]:
         python_name = name.replace(".", "__")
         _dotted[python_name] = name
         names = f"--{flag}/--no-{flag}" if setting["annotation"] is bool else f"--{flag}"
-        kind = _option(setting, names)
-        parameters.append(_parameter(python_name, kind, None))
-    return _command(function, parameters, TRAIN_HELP)
+        kind = option(setting, names)
+        parameters.append(parameter(python_name, kind, None))
+    return command(function, parameters, TRAIN_HELP)
 
 
 _dotted: dict[str, str] = {}  # a function's argument -> the setting it is for
@@ -312,6 +286,9 @@ def plot(
     show_plot(runs, output, Console())
 
 
+app.add_typer(eval_app)
+
+
 @contextmanager
 def _needing_torch(command: str) -> Iterator[None]:
     try:
@@ -338,6 +315,8 @@ def run(arguments: list[str]) -> int:
     global _beam_options
     if arguments[:1] == ["train"]:
         arguments = [_dashed(argument) for argument in arguments]
+    if arguments[:1] == ["eval"]:
+        arguments = gathered([_dashed(argument) for argument in arguments])
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     _beam_options = arguments[cut + 1 :]
     try:
@@ -364,6 +343,7 @@ SUPERVISED = {
     "build": _BUILD,
     "mix": _BUILD,
     "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING, True),
+    "eval": ("the evaluation", "a smaller --batch-tokens or --chunk needs less", RESUME_EVALUATION),
 }
 
 

@@ -6,6 +6,8 @@ RESUME = "What is done is kept: run the same command again and it goes on from t
 
 RESUME_TRAINING = "The same command with --resume goes on from the last checkpoint, if there is one."
 
+RESUME_EVALUATION = "What was asked is kept: the same command goes on with the next group."
+
 
 class SpliceError(Exception):
     """Something the user can mend: bad settings, bad input, a lost worker. Shown without a traceback.
@@ -24,6 +26,12 @@ class BuildFailed(SpliceError):
 
 class TrainingFailed(SpliceError):
     """Training cannot go on (a loss that is no number, a full disk); the last checkpoint is kept."""
+
+    exit_code = 1
+
+
+class EvaluationFailed(SpliceError):
+    """An evaluation cannot go on (memory, a full disk, no prompt that fits); the samples so far are kept."""
 
     exit_code = 1
 

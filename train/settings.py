@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from splice.errors import SpliceError
+from splice.options import plain
 from splice.settings import read_config
 
 
@@ -160,19 +161,10 @@ def _flags(section: type[BaseModel], prefix: str, panel: str) -> list[tuple[str,
             listed.append(
                 (
                     prefix + name,
-                    {"annotation": _plain(kind), "default": info.default, "help": info.description, "panel": panel},
+                    {"annotation": plain(kind), "default": info.default, "help": info.description, "panel": panel},
                 )
             )
     return listed
-
-
-def _plain(annotation: Any) -> Any:
-    """Without "or None"; lists are one word of the command line."""
-    if get_origin(annotation) in (Union, type(int | str)):
-        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
-    if get_origin(annotation) in (list, Annotated):
-        return str
-    return annotation
 
 
 def resolve(given: dict[str, Any], config: Path | None) -> TrainSettings:

@@ -1,0 +1,189 @@
+"""One evaluation from its settings to its result: groups are asked one by one, their samples kept, then added up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splice.errors import RESUME_EVALUATION, EvaluationFailed, Interrupted
+from splice.files import read_json
+from splice.lock import locked
+
+from .engine import TooLong
+from .models import Model
+from .results import RESULT, finish, start
+from .screen import Screen
+from .settings import EngineSettings
+from .summary import number, summarise, summary_table
+from .task import Loaded, Task
+
+FORMAT = 1  # of results
+PLACES = ("data_dir",)  # settings that say where, not what
+LIBRARIES = ("splice-data", "torch", "transformers", "tokenizers", "numpy")
+
+
+def evaluate(model: Model, task: Task, settings: EngineSettings, output: Path, screen: Screen) -> list[dict[str, Any]]:
+    """Run all variants of a task that the settings ask for, into OUTPUT/NAME each; gives their results, and shows them.
+
+    What is finished is not run again; what was begun goes on at the group where it stopped. Raises SpliceError for settings
+    and data that do not do, TooLong for a prompt over the context, EvaluationFailed where memory or disk run out.
+    """
+    results = []
+    for name, variant in task.variants(settings):
+        loaded = task.load(variant)
+        directory = output / name
+        with _failing_clearly(), locked(directory, "evaluation"):
+            result = _run(model, task, name, variant, loaded, directory, screen)
+        screen.console.print(summary_table(result))
+        results.append(result)
+    return results
+
+
+def _run(
+    model: Model, task: Task, name: str, settings: Any, loaded: Loaded, directory: Path, screen: Screen
+) -> dict[str, Any]:
+    plan = make_plan(model, task, name, settings, loaded)
+    samples = start(directory, plan)
+    if samples is None:
+        screen.say(f"{name}: finished before, in {directory}")
+        return read_json(directory / RESULT)
+    began = time.monotonic()
+    asked: list[dict[str, Any]] = []
+    score = Running(task.metrics[0])
+    checked = 0
+    skipped = {"groups": 0, "queries": 0, "longest": 0}
+    try:
+        with screen.running(name, task.size(settings, loaded), len(samples.kept)):
+            for group in task.groups(settings, loaded, model.engine.prompter.count):
+                new = samples.kept.pop(group.id, None)
+                before = new is not None
+                try:
+                    new = new or task.samples(model.engine, settings, group, settings.check - checked)
+                except TooLong as long:
+                    if settings.too_long == "error":
+                        raise
+                    skipped["groups"] += 1
+                    skipped["queries"] += len(getattr(group, "queries", ())) or 1
+                    skipped["longest"] = max(skipped["longest"], long.tokens)
+                    continue
+                asked += new
+                checked += sum("agrees" in sample for sample in new)
+                score.add(new)
+                if not before:
+                    samples.add(new)
+                    screen.step(score.text)
+    finally:
+        samples.close()
+    if not asked:
+        raise EvaluationFailed(
+            f"{name}: every prompt is over the model's context of {model.engine.limit:,} tokens (the longest has "
+            f"{skipped['longest']:,}); ask for shorter ones"
+        )
+    result = plan | _figures(asked, task, settings, skipped)
+    seconds = time.monotonic() - began
+    log = {
+        "seconds": round(seconds, 3),
+        "queries_per_second": round((len(asked) - samples.resumed) / seconds, 3),
+        "resumed_queries": samples.resumed,
+        "peak_memory_gib": round(_peak_bytes() / 2**30, 3),
+    }
+    finish(directory, result, log)
+    screen.say(
+        f"{name}: {len(asked):,} queries in {seconds:,.1f} s, peak memory {log['peak_memory_gib']:.2f} GiB; {directory}"
+    )
+    return result
+
+
+class Running:
+    """The mean of a metric so far, for the screen."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric, self._sum, self._count = metric, 0.0, 0
+
+    def add(self, samples: Sequence[dict[str, Any]]) -> None:
+        values = [sample["scores"][self._metric] for sample in samples if self._metric in sample["scores"]]
+        self._sum, self._count = self._sum + sum(values), self._count + len(values)
+
+    @property
+    def text(self) -> str:
+        """`match 81.2 so far`."""
+        return f"{self._metric} {number(self._metric, self._sum / self._count)} so far" if self._count else ""
+
+
+def make_plan(model: Model, task: Task, name: str, settings: Any, loaded: Loaded) -> dict[str, Any]:
+    """What a run is, all that its samples depend on; `fingerprint` is over the rest."""
+    values = settings.model_dump(mode="json", exclude=set(PLACES))
+    plan: dict[str, Any] = {
+        "format": FORMAT,
+        "task": task.name,
+        "name": name,
+        "model": model.facts,
+        "settings": values,
+        "data": [vars(file) for file in loaded.files],
+        "subset": "; ".join(dict.fromkeys(file.subset for file in loaded.files if file.subset)) or None,
+        "seed": settings.seed,
+        "scorer": task.scorer(settings),
+        "unit": task.unit,
+        "versions": {library: _version(library) for library in LIBRARIES},
+    }
+    plan["fingerprint"] = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
+    return plan
+
+
+def _figures(asked: Sequence[dict[str, Any]], task: Task, settings: Any, skipped: dict[str, int]) -> dict[str, Any]:
+    counts = {
+        "groups": len({sample["group"] for sample in asked}),
+        "clusters": len({sample["cluster"] for sample in asked}),
+        "queries": len(asked),
+        "skipped": skipped if skipped["groups"] else None,
+        "longest_prefix": max(sample["prefix_tokens"] for sample in asked),
+    }
+    checked = [sample["agrees"] for sample in asked if "agrees" in sample]
+    check = {"generated_too": len(checked), "agree": sum(checked)} if checked else None
+    figures = summarise(asked, task.metrics, settings.seed, task.unit)
+    if check and check["agree"] < check["generated_too"]:
+        figures["warnings"] = [
+            *figures["warnings"],
+            f"of {check['generated_too']} queries generated too, {check['generated_too'] - check['agree']} gave something else than "
+            "teacher forcing says: near ties in low precision; take --dtype float32 or --scorer generate",
+        ]
+    return counts | {"check": check} | figures
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _peak_bytes() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextmanager
+def _failing_clearly() -> Iterator[None]:
+    """Full disks, full memory and interrupts as errors that say how to go on."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        held = str(error).split(". ")[0]
+        raise EvaluationFailed(
+            f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. {RESUME_EVALUATION}"
+        ) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise EvaluationFailed(f"{where}{error.strerror or error}. Mend it. {RESUME_EVALUATION}") from error
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted. {RESUME_EVALUATION}") from None

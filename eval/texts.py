@@ -1,0 +1,92 @@
+"""Documents to measure perplexity on: texts as they lie on disk, any source of `splice build`, or a packed dataset."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from splice.errors import SpliceError
+from splice.sources import Document, SourceSettings, plan_units, read_unit
+from splice.store import PackedDataset
+
+from .task import DataFile
+
+TEXT = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
+TAR = (".tar", ".tar.gz", ".tgz")
+
+
+def is_dataset(source: str) -> bool:
+    """Whether a source is the --output of a build, which holds ids and no text."""
+    return (Path(source) / "manifest.json").is_file()
+
+
+def packed(source: str) -> tuple[PackedDataset, DataFile]:
+    """A packed dataset, and what identifies it."""
+    dataset = PackedDataset(source)
+    digest = hashlib.sha256((Path(source) / "manifest.json").read_bytes()).hexdigest()
+    return dataset, DataFile(Path(source).name, digest, known=False)
+
+
+def texts(source: str, text_field: str) -> Iterator[tuple[str, str]]:
+    """(id, text) of a source's documents, in order: a text file (also .gz), a tar of them, or what `splice build` reads.
+
+    Raises SpliceError for what does not exist or is torn.
+    """
+    path = Path(source)
+    if path.is_file() and path.name.lower().endswith(TEXT):
+        with _reading(source):
+            data = path.read_bytes()
+            yield path.name, _decode(gzip.decompress(data) if path.suffix == ".gz" else data)
+    elif path.is_file() and path.name.lower().endswith(TAR):
+        with _reading(source), tarfile.open(path) as tar:
+            for member in sorted((m for m in tar if m.isfile()), key=lambda m: m.name):
+                file = tar.extractfile(member)
+                if file is not None:
+                    yield member.name, _decode(file.read())
+    else:
+        settings = SourceSettings(text_field=text_field, max_chars=sys.maxsize)
+        for unit in plan_units([source], settings):
+            for document in read_unit(unit, settings):
+                if isinstance(document, Document):
+                    yield document.id, _decode(document.text)
+
+
+def source_record(source: str) -> DataFile:
+    """What identifies a source: the sha256 of a file; of a directory or a dataset of the hub, its name alone."""
+    path = Path(source)
+    if not path.is_file():
+        return DataFile(source if source.startswith("hub:") else path.name, "", known=False)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return DataFile(path.name, digest.hexdigest(), known=False)
+
+
+def ids_of(dataset: PackedDataset, example: int) -> np.ndarray:
+    """The tokens of an example without its padding, int32 [T]."""
+    ids, _, padding = dataset.training_columns(example)
+    return ids[: len(ids) - padding]
+
+
+@contextmanager
+def _reading(source: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise SpliceError(f"{source}: cannot be read ({error}); get the file again") from None
+
+
+def _decode(data: bytes) -> str:
+    """UTF-8, or what plain texts were before it: Windows-1252."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
