@@ -58,7 +58,7 @@ def _run(
         return read_json(directory / RESULT)
     began = time.monotonic()
     asked: list[dict[str, Any]] = []
-    score = Running(task.metrics[0])
+    score = Running(task.scored(settings)[0])
     checked = 0
     skipped = {"groups": 0, "queries": 0, "longest": 0}
     try:
@@ -149,7 +149,7 @@ def _figures(asked: Sequence[dict[str, Any]], task: Task, settings: Any, skipped
     }
     checked = [sample["agrees"] for sample in asked if "agrees" in sample]
     check = {"generated_too": len(checked), "agree": sum(checked)} if checked else None
-    figures = summarise(asked, task.metrics, settings.seed, task.unit)
+    figures = summarise(asked, task.scored(settings), settings.seed, task.unit)
     if check and check["agree"] < check["generated_too"]:
         figures["warnings"] = [
             *figures["warnings"],

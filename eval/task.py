@@ -97,7 +97,7 @@ class Task(ABC):
     name       on the command line
     help       one line
     settings   its pydantic class
-    metrics    the scores of a sample, the first one is what is compared
+    metrics    the scores of a sample
     unit       what clusters are called, in the plural
     """
 
@@ -126,6 +126,10 @@ class Task(ABC):
     def size(self, settings: Any, loaded: Loaded) -> int | None:
         """How many groups there will be, for the time left; None where that is not known before."""
         return None
+
+    def scored(self, settings: Any) -> tuple[str, ...]:
+        """The metrics, first the one that the scorer asked for is about."""
+        return tuple(sorted(self.metrics, key=lambda metric: metric != settings.scorer))
 
     def scorer(self, settings: Any) -> str:
         """What the first metric is, in words, for the result."""

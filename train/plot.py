@@ -6,8 +6,7 @@ report, in the light colours of its page), a name and a colour for each run, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from splice.errors import SpliceError
-from splice.files import replacing
-from splice.report.facts import distinct_names
-from splice.report.svg import GRID, INK, MARKERS, MUTED, STYLE, short
+from splice.pictures import (
+    Series,
+    Span,
+    bucket_axis,
+    bucket_edges,
+    canvas,
+    drawing,
+    legend,
+    log_if_wide,
+    marks,
+    named,
+    say,
+    write_picture,
+)
 
 from .log import Metrics, Validation, read_metrics
 
-WIDTH, SCALE = 760, 2  # units of a picture's width, pixels to a unit
-LEGEND_ROW = 20  # units of height
-NAME_CHARACTERS = 96  # of a run, in legends
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
-DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))  # once the colours are used up
-LIGHT = {INK: "#23211d", MUTED: "#6a665e", GRID: "#e6e2d9"}
 SMOOTH_SHARE = 1 / 40  # of a run's steps on each side of a step, in the bold line
 SMOOTH_POINTS = 800  # of the bold line, at most about so many: more than a picture shows
 MOST_FIRST, FIRST_RATIO = 4, 5.0  # runs, and times the last perplexity, up to which first validations are drawn too
@@ -38,27 +41,10 @@ LOSS, PERPLEXITY, THROUGHPUT = "loss.png", "perplexity_by_position.png", "throug
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run's metrics, its name among those of the picture, and its place there, which colour, dash and mark go by."""
+class Run(Series):
+    """A run and its metrics."""
 
-    name: str
     metrics: Metrics
-    place: int
-
-    @property
-    def color(self) -> str:
-        """The colour of its lines."""
-        return COLORS[self.place % len(COLORS)]
-
-    @property
-    def marker(self) -> str:
-        """The mark of its evaluations, and of a line of one point."""
-        return MARKERS[self.place % len(MARKERS)]
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """How its lines are drawn."""
-        return {"color": self.color, "linestyle": DASHES[self.place // len(COLORS) % len(DASHES)], "linewidth": 1.8}
 
 
 def show_plot(runs: Sequence[Path], output: Path, console: Console) -> None:
@@ -68,9 +54,9 @@ def show_plot(runs: Sequence[Path], output: Path, console: Console) -> None:
     console.print(summary_table(found))
     without = [run.name for run in found if not _has_positions(run)]
     if without:
-        _say(console, f"no validation by position, so not in {PERPLEXITY}: {', '.join(without)}")
+        say(console, f"no validation by position, so not in {PERPLEXITY}: {', '.join(without)}")
     for path in made:
-        _say(console, str(path))
+        say(console, str(path))
 
 
 def plot_runs(runs: Sequence[Path], output: Path) -> list[Path]:
@@ -85,29 +71,18 @@ def plot_runs(runs: Sequence[Path], output: Path) -> list[Path]:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in directories, each once, named by as much of their paths as tells them apart."""
-    paths = list({path.resolve(): path for path in paths}.values())
-    return [
-        Run(name, read_metrics(path), i)
-        for i, (name, path) in enumerate(zip(distinct_names(paths), paths, strict=True))
-    ]
+    return [Run(name, i, read_metrics(path)) for i, (name, path) in enumerate(named(paths))]
 
 
 def write_charts(runs: Sequence[Run], output: Path) -> list[Path]:
     """Write every chart that these runs have figures for; gives the paths."""
     made = []
-    with _drawing():
+    with drawing():
         for name, chart in CHARTS.items():
             figure = chart(runs)
-            if figure is None:
-                continue
-            try:
-                with replacing(output / name) as temporary:
-                    figure.savefig(temporary, format="png")
-            except OSError as error:
-                raise SpliceError(
-                    f"{output / name}: cannot be written ({error.strerror}); name another directory for the pictures"
-                ) from None
-            made.append(output / name)
+            if figure is not None:
+                write_picture(figure, output / name)
+                made.append(output / name)
     return made
 
 
@@ -115,19 +90,19 @@ def loss_chart(runs: Sequence[Run]) -> Any:
     """Training loss by tokens read, validation as marks, and the learning rate beneath."""
     said = _of_lines(runs) + ("; marks: validation" if any(run.metrics.validations for run in runs) else "")
     labels = [run.name + _lost(run) for run in runs]
-    figure, (upper, lower) = _canvas(470, (4, 1), "Training loss", said)
+    figure, (upper, lower) = canvas(470, (4, 1), "Training loss", said)
     size, _ = _unit(runs)
     for run in runs:
         x, evaluated = run.metrics.tokens / size, run.metrics.validations
         _raw_and_smooth(upper, run, x, run.metrics.loss)
-        _marks(upper, run, [run.metrics.tokens_at(v.step) / size for v in evaluated], [v.loss for v in evaluated])
+        marks(upper, run, [run.metrics.tokens_at(v.step) / size for v in evaluated], [v.loss for v in evaluated])
         lower.plot(x, run.metrics.lr, marker=_lone(run, x), **run.line)
     upper.set(ylabel="loss, nats per token", ylim=_range_of_losses(runs))
     lower.set(ylabel="learning\nrate", ylim=(0, None))
     lower.set_yticks([0.0, max(np.nan_to_num(run.metrics.lr).max() for run in runs)])
     _tokens_axis(lower, runs)
     lower.yaxis.set_major_formatter(lambda value, _: short_power(value))
-    _legend(figure, runs, labels)
+    legend(figure, runs, labels)
     return figure
 
 
@@ -141,25 +116,25 @@ def perplexity_chart(runs: Sequence[Run]) -> Any:
         return None
     firsts = _comparable_firsts(runs)
     said = "bold: last validation; faint: first" if firsts else "last validation"
-    figure, (axes,) = _canvas(400, (1,), "Perplexity by position in the context", said)
+    figure, (axes,) = canvas(400, (1,), "Perplexity by position in the context", said)
     for run in firsts:
         values, edges = _steps(run.metrics.validations[0])
         axes.stairs(values, edges, baseline=None, **run.line | {"linewidth": 1.2, "alpha": 0.35})
     for run in runs:
         values, edges = _steps(run.metrics.validations[-1])
         axes.stairs(values, edges, baseline=None, **run.line)
-        _marks(axes, run, np.sqrt(edges[1:] * edges[:-1]), values)
-    axes.set(xlabel="token position, on a logarithmic scale", ylabel="perplexity")
-    _positions(axes, runs)
-    _log_if_wide(axes)
-    _legend(figure, runs)
+        marks(axes, run, np.sqrt(edges[1:] * edges[:-1]), values)
+    axes.set(ylabel="perplexity")
+    bucket_axis(axes, [_spans(run.metrics.validations[-1]) for run in runs])
+    log_if_wide(axes)
+    legend(figure, runs)
     return figure
 
 
 def throughput_chart(runs: Sequence[Run]) -> Any:
     """Tokens a second by tokens read, and model FLOPs utilisation beneath where a run has it."""
     known = any(np.isfinite(run.metrics.mfu).any() for run in runs)
-    figure, axes = _canvas(470 if known else 340, (1, 1) if known else (1,), "Throughput", _of_lines(runs))
+    figure, axes = canvas(470 if known else 340, (1, 1) if known else (1,), "Throughput", _of_lines(runs))
     size, _ = _unit(runs)
     for run in runs:
         x = run.metrics.tokens / size
@@ -170,7 +145,7 @@ def throughput_chart(runs: Sequence[Run]) -> Any:
     for panel, label in zip(axes, ("tokens per second", "MFU, %"), strict=False):
         panel.set(ylabel=label, ylim=(0, None))
     _tokens_axis(axes[-1], runs)
-    _legend(figure, runs, marked=any(len(run.metrics.step) == 1 for run in runs))
+    legend(figure, runs, marked=any(len(run.metrics.step) == 1 for run in runs))
     return figure
 
 
@@ -232,52 +207,6 @@ def short_power(value: float) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
-@contextmanager
-def _drawing() -> Iterator[None]:
-    """The look of all charts, for the time they are drawn; the user's own (a matplotlibrc) has no part in it."""
-    import warnings
-
-    import matplotlib
-
-    light = {name: LIGHT.get(value, value) for name, value in STYLE.items()}
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(light | {"figure.facecolor": "white", "agg.path.chunksize": 10_000})
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for it
-        yield
-
-
-def _canvas(height: int, panels: Sequence[int], title: str, said: str) -> tuple[Any, Any]:
-    """A figure of WIDTH by `height` units, and its panels from the top, of these relative heights."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72 * SCALE, layout="constrained")
-    figure.get_layout_engine().set(w_pad=8 / 72, h_pad=6 / 72)
-    axes = figure.subplots(len(panels), sharex=True, height_ratios=panels, squeeze=False)[:, 0]
-    axes[0].set_title(title, loc="left", fontsize=16, pad=29)
-    axes[0].annotate(said, (0, 1), (0, 11), "axes fraction", "offset points", color=LIGHT[MUTED])
-    for panel in axes:
-        panel.tick_params(length=3)
-    return figure, axes
-
-
-def _legend(figure: Any, runs: Sequence[Run], labels: Sequence[str] = (), marked: bool = True) -> None:
-    """The runs' names beneath the chart, which is made as much taller. labels: other than names. marked: has marks."""
-    from matplotlib.lines import Line2D
-
-    names = [_shown(label) for label in labels or [run.name for run in runs]]
-    columns = max(1, min(len(runs), WIDTH // (7 * max(map(len, names)) + 60)))
-    rows = -(-len(runs) // columns)
-    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows / 72)
-    handles = [Line2D([], [], marker=run.marker if marked else None, markersize=6, **run.line) for run in runs]
-    figure.legend(handles, names, loc="outside lower left", ncols=columns, handlelength=2.6, columnspacing=1.6)
-
-
-def _shown(label: str) -> str:
-    label = short(label, NAME_CHARACTERS)
-    return f" {label}" if label.startswith("_") else label  # matplotlib 3.9 leaves out labels that begin so
-
-
 def _of_lines(runs: Sequence[Run]) -> str:
     """What the lines of _raw_and_smooth are."""
     return "faint: each step; bold: trimmed mean of nearby steps" if any(map(_reach, runs)) else "each step"
@@ -292,13 +221,6 @@ def _raw_and_smooth(axes: Any, run: Run, x: np.ndarray, y: np.ndarray) -> None:
         axes.plot(x, np.where(np.isfinite(y), y, np.nan), color=run.color, alpha=0.25, linewidth=0.8)
     places, values = smoothed(y, _reach(run))
     axes.plot(x[places], values, marker=_lone(run, x), zorder=3, **run.line)
-
-
-def _marks(axes: Any, run: Run, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> None:
-    axes.plot(
-        x, y, linestyle="none", marker=run.marker, markersize=7, color=run.color, markeredgecolor="white",
-        markeredgewidth=0.9, zorder=4,
-    )  # fmt: skip
 
 
 def _tokens_axis(axes: Any, runs: Sequence[Run]) -> None:
@@ -341,12 +263,15 @@ def _range_of_losses(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def _steps(validation: Validation) -> tuple[np.ndarray, np.ndarray]:
-    """Perplexities [n] and the edges [n + 1] of their buckets; the first, from 0, is drawn as wide as one that doubles."""
+    """Perplexities [n] and the edges [n + 1] of their buckets."""
     buckets = validation.by_position
     with np.errstate(over="ignore"):
         values = np.exp([bucket.loss for bucket in buckets])
-    edges = [bucket.start or bucket.end / 2 for bucket in buckets] + [buckets[-1].end]
-    return np.where(np.isfinite(values), values, np.nan), np.array(edges, np.float64)
+    return np.where(np.isfinite(values), values, np.nan), bucket_edges(_spans(validation))
+
+
+def _spans(validation: Validation) -> list[Span]:
+    return [(bucket.start, bucket.end) for bucket in validation.by_position]
 
 
 def _has_positions(run: Run) -> bool:
@@ -360,30 +285,3 @@ def _comparable_firsts(runs: Sequence[Run]) -> list[Run]:
     most = FIRST_RATIO * max(np.nan_to_num(_steps(run.metrics.validations[-1])[0]).max() for run in runs)
     several = [run for run in runs if len(run.metrics.validations) > 1 and run.metrics.validations[0].by_position]
     return [run for run in several if np.nan_to_num(_steps(run.metrics.validations[0])[0], nan=np.inf).max() <= most]
-
-
-def _positions(axes: Any, runs: Sequence[Run]) -> None:
-    """Edges of buckets as ticks of a doubling axis, at most nine."""
-    last = [run.metrics.validations[-1].by_position for run in runs]
-    starts = {bucket.start: bucket.start or bucket.end / 2 for buckets in last for bucket in buckets}
-    places = starts | {buckets[-1].end: buckets[-1].end for buckets in last}
-    ordered = sorted(places)[:: -(-len(places) // 9)]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([places[start] for start in ordered], [f"{start:,}" for start in ordered])
-    axes.set_xticks([], minor=True)
-
-
-def _log_if_wide(axes: Any) -> None:
-    """A logarithmic y axis with plain numbers where values differ by more than 5 times."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    low, high = axes.dataLim.intervaly
-    if low > 0 and high > 5 * low:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-        axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:,.6g}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

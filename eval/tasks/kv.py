@@ -31,7 +31,7 @@ PUBLISHED = {  # pairs -> sha256, packed and not
         "a0b62bcf5c33d41acd002250633c41f4890071bd05716849513b14a69473cd60",
     )
 }
-EXAMPLES = {"dense": 10, "litm": 500}
+EXAMPLES = {"dense": 20, "litm": 500}
 
 
 class KvSettings(TaskSettings):
@@ -42,7 +42,7 @@ class KvSettings(TaskSettings):
     positions: Positions | None = setting(
         None, "of the key that is asked for, from 0, or all; default: all, litm: five"
     )
-    examples: int | None = setting(None, "dictionaries; default: 10, litm: 500", ge=1)
+    examples: int | None = setting(None, "dictionaries; default: 20, litm: 500", ge=1)
     answer_tokens: int = setting(100, "generated at most", ge=1)
 
 
@@ -136,7 +136,9 @@ def prompt(records: Sequence[Record]) -> str:
 def _query(name: str, record: Record, position: int, item: str) -> Query:
     asked, value = record
     suffix = f' "{asked}"\nCorresponding value:'
-    return Query(name, item, suffix, (f" {value}", f' "{value}"'), tags={"position": position})
+    # bare, quoted, and with the closing quote, which some tokenizers write as one with the last digit
+    answers = (f" {value}", f' "{value}', f' "{value}"')
+    return Query(name, item, suffix, answers, tags={"position": position})
 
 
 def _positions(settings: KvSettings, pairs: int) -> list[int]:

@@ -117,7 +117,7 @@ def test_kv_prompt_is_that_of_lost_in_the_middle():
 
 
 def test_kv_answers_with_and_without_quotes():
-    assert kv._query("q", RECORDS[1], 1, "i").answers == (" v1", ' "v1"')
+    assert kv._query("q", RECORDS[1], 1, "i").answers == (" v1", ' "v1', ' "v1"')
 
 
 def test_a_record_is_moved_and_the_others_keep_their_order():
@@ -159,7 +159,7 @@ def test_dense_asks_one_dictionary_for_every_key():
 def test_dense_asks_at_some_positions():
     run = Run("kv", pairs=10, examples=1, positions="7,2")
     assert [query.tags["position"] for query in run.groups[0].queries] == [2, 7]
-    assert len(Run("kv", pairs=10).groups) == 10
+    assert len(Run("kv", pairs=10).groups) == 20
 
 
 def test_litm_moves_the_record_of_the_published_example():

@@ -15,8 +15,8 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from splice.errors import SpliceError
+from splice.pictures import COLORS
 from splice.train.plot import (
-    COLORS,
     SMOOTH_POINTS,
     _range_of_losses,
     loss_chart,
@@ -72,7 +72,7 @@ def names(paths):
 @pytest.fixture
 def small(monkeypatch):
     """Pictures of a pixel a unit, which are sooner made."""
-    monkeypatch.setattr("splice.train.plot.SCALE", 1)
+    monkeypatch.setattr("splice.pictures.SCALE", 1)
 
 
 # the pictures
