@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: install demo train test lint bench clean
+.PHONY: install demo train eval test lint bench clean
 
 install: .venv/core
 
@@ -42,6 +42,16 @@ train: .venv/train  ## a small model on the demo's dataset, exported and drawn: 
 	rm -rf runs/tiny_yarn/hf && $(BIN)/splice export runs/tiny_yarn/step-000040 --output runs/tiny_yarn/hf
 	$(BIN)/splice plot runs/tiny_yarn --output runs/tiny_yarn/figures
 
+.venv/eval: .venv/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[eval]'
+	touch $@
+
+eval: .venv/eval  ## two checkpoints of that model evaluated, compared and drawn: three minutes
+	test -d runs/tiny_yarn/step-000040 || $(MAKE) --no-print-directory train
+	$(BIN)/splice eval run configs/eval/tiny.yaml --model runs/tiny_yarn/step-000020 --model runs/tiny_yarn/step-000040 --output runs/eval
+	$(BIN)/splice eval compare runs/eval/step-000040 runs/eval/step-000020
+	$(BIN)/splice eval plot runs/eval/step-000040 runs/eval/step-000020 --output runs/eval/figures
+
 test: .venv/test  ## all tests, then the linter
 	$(BIN)/python -m pytest -n auto
 	$(MAKE) --no-print-directory lint
@@ -58,6 +68,7 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/dense.py --corpus bench/corpus/linux --json bench/results/dense.json
 	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
 	$(BIN)/python bench/train.py --json bench/results/train.json
+	$(BIN)/python bench/eval.py --json bench/results/eval.json
 	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:

@@ -39,7 +39,7 @@ from splice.report.svg import INK, short
 
 from .compare import compare
 from .results import Result, read_results
-from .statistics import ENOUGH, bootstrap, is_proportion, wilson
+from .statistics import ENOUGH, bootstrap
 from .summary import NLL, unit_of
 
 TOKENS = "tokens"
@@ -202,7 +202,7 @@ def running_mean(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy over each position and _reach others on each side of it, its low and its high, percent, float64 [n].
 
     Near the ends it is over fewer, on both sides alike: accuracy is steep there. The interval is of the mean that is
-    drawn, made as summary.py makes those of the figures, which takes the samples.
+    drawn, by the bootstrap at the ends too, so that the band is of one kind.
     """
     samples = [sample for sample in run.result.samples if run.metric in sample["scores"]]
     clusters, row = np.unique([sample["cluster"] for sample in samples], return_inverse=True)
@@ -218,10 +218,7 @@ def running_mean(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return until[:, middle + side + 1] - until[:, middle - side]
 
     scores, counts = over(scores), over(counts)
-    bounds = bootstrap(scores, counts, run.facts["seed"])
-    alone = is_proportion(scores, counts)
-    bounds[alone] = wilson(scores[:, alone], counts[:, alone])
-    return 100 * scores.sum(0) / counts.sum(0), *100 * bounds.T
+    return 100 * scores.sum(0) / counts.sum(0), *100 * bootstrap(scores, counts, run.facts["seed"]).T
 
 
 def buckets(runs: Sequence[Run]) -> Made:
@@ -284,7 +281,7 @@ def heat_map(runs: Sequence[Run]) -> Any:
         panel.set(xlim=(-0.5, len(lengths) - 0.5), ylim=(100, 0))
         panel.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         panel.set_yticks([] if i % columns else [0, 25, 50, 75, 100])
-        panel.yaxis.set_major_formatter("{x:.0f}%")
+        panel.yaxis.set_major_formatter("{x:g}%")
         if i + columns >= len(places):
             panel.set_xlabel(f"{runs[0].unit} in the context")
         if i % columns == 0:
@@ -372,7 +369,8 @@ def delta_chart(a: Run, b: Run) -> Any:
     compared = compare(a.result, b.result, a.facts["seed"])
     delta = np.round(100 * np.array(list(compared.deltas[a.metric].values())), 9)  # bins begin where many of them are
     mean, low, high = _percents(compared.metrics[a.metric])
-    sets = f"{len(delta)} demonstration sets: A is better on {(delta > 0).sum()}, B on {(delta < 0).sum()}"
+    alike = f", alike on {(delta == 0).sum()}" if (delta == 0).any() else ""
+    sets = f"{len(delta)} demonstration sets: A is better on {(delta > 0).sum()}, B on {(delta < 0).sum()}{alike}"
     few = f"of fewer than {ENOUGH} sets the interval is too narrow" if len(delta) < ENOUGH else ""
     names = f"A: {short(a.name, NAME)}   B: {short(b.name, NAME)}"
     said = f"{_said(sets, _scored(a), few, _subset(a))}\n{names}"
@@ -446,7 +444,7 @@ def _range(percents: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def _percent_axis(axes: Any, run: Run, low: float, high: float) -> None:
     axes.set(ylabel=_measure(run), ylim=(low, high))
-    axes.yaxis.set_major_formatter("{x:.0f}%")
+    axes.yaxis.set_major_formatter("{x:g}%")
 
 
 def _bins(delta: np.ndarray) -> np.ndarray:

@@ -263,11 +263,9 @@ def test_of_many_positions_the_running_mean_is_drawn_and_each_of_them_faintly(tm
 
 def test_the_running_mean_is_of_its_window_with_that_mean_s_own_interval(tmp_path):
     (run,) = runs_of(kv(tmp_path / "a", 120, "dense", dictionaries=30))
-    _, y, *bounds = rows_of(run)
+    _, y, *_ = rows_of(run)
     mean, low, high = running_mean(run)
-    for end in (0, 119):
-        assert [mean[end], low[end], high[end]] == pytest.approx([y[end], *(bound[end] for bound in bounds)])
-    for place, side in ((1, 1), (2, 2), (60, 3), (116, 3), (117, 2)):
+    for place, side in ((0, 0), (119, 0), (1, 1), (2, 2), (60, 3), (116, 3), (117, 2)):
         near = slice(place - side, place + side + 1)
         assert mean[place] == pytest.approx(y[near].mean())
         scores = np.zeros((30, 1))
@@ -499,7 +497,7 @@ def test_the_histogram_is_of_a_minus_b_by_set(tmp_path):
     np.testing.assert_allclose([low, high], bootstrap(delta[:, None], np.ones((24, 1)), 0)[0], atol=0.5)
     assert low < mean < high
     words = " ".join(said(axes).split())
-    assert words.startswith(f"24 demonstration sets: A is better on {(delta > 0).sum()}, B on {(delta < 0).sum()}; ")
+    assert words.startswith(f"24 demonstration sets: A is better on {(delta > 0).sum()}, B on {(delta < 0).sum()}")
     assert words.endswith("A: a B: b")
     assert "too narrow" not in words
     (back,) = delta_chart(*runs_of(b, a)).axes
@@ -511,7 +509,7 @@ def test_sets_without_a_difference_are_of_neither(tmp_path):
         samples = [sample(f"set-{s}", 0, {"match": float(one)}) for s, one in enumerate(right)]
         write_run(tmp_path / name, "trec-coarse-512", "trec", samples, ("match",))
     figure = delta_chart(*runs_of(tmp_path / "a", tmp_path / "b"))
-    assert said(figure.axes[0]).startswith("5 demonstration sets: A is better on 1, B on 2; ")
+    assert said(figure.axes[0]).startswith("5 demonstration sets: A is better on 1, B on 2, alike on 2; ")
     assert "mean: −20.00 points" in legend_of(figure)
     assert "no difference" in legend_of(figure)
 
