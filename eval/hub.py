@@ -75,10 +75,10 @@ def why_whole(net: HubNet) -> str | None:
     After None the model's attention is ours; otherwise it is as it was.
     """
     config = net.model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
-        return f"its layers are {', '.join(sorted(kinds))}"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"full_attention"}:
+        return f"its layers are {', '.join(sorted(kinds - {'full_attention'}))}"
+    if not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         return f"its attention slides over a window of {config.sliding_window:,} tokens"
     if net.model.config.is_encoder_decoder:
         return "it is an encoder and a decoder"

@@ -13,8 +13,10 @@ import math
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+MOST_SCORES = 2**27  # 512 MiB in float32
 Part = tuple[
     Tensor, Tensor
 ]  # what a part gives: out [B, H, T, D], and log-sum-exp of its scores, float32 (float64 for such) [B, H, T]
@@ -53,26 +55,32 @@ def merge(parts: Iterable[Part]) -> Tensor:
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Part:
     """The fused kernel of the device. Only aten's names for them give the log-sum-exp."""
     aten = torch.ops.aten
-    same = q.shape[-1] == v.shape[-1]
-    if q.device.type == "cpu" and same:
+    size = v.shape[-1]
+    if q.shape[-1] != size:
+        mask = torch.ones(1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril() if causal else None
+        return _plain(q, k, v, mask, scale)
+    if not q.is_cuda:
         return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
     if (
-        q.is_cuda
-        and same
-        and q.dtype in (torch.float16, torch.bfloat16)
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= 256
-    ):
-        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
-    if q.is_cuda and same and q.shape[-1] % 8 == 0:
+        size % 8
+    ):  # the kernels load eight numbers at a time; zeros change neither scores nor what is taken of the values
+        q, k, v = (F.pad(x, (0, -size % 8)) for x in (q, k, v))
+    if q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] <= 256:
+        out, lse = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
+    else:
         out, lse = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
-        return out, lse[..., : q.shape[2]]  # its rows are padded to whole tiles
-    t, s = q.shape[2], k.shape[2]
-    mask = torch.ones(t, s, dtype=torch.bool, device=q.device).tril() if causal else None
-    return _plain(q, k, v, None if mask is None else mask[None], scale)
+    return out[..., :size], lse[..., : q.shape[2]]  # a kernel may pad its rows to whole tiles
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Part:
+    """Written out, for what the kernels do not take; no more than MOST_SCORES at a time."""
+    step = max(1, MOST_SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
+    if q.shape[2] > step:
+        pieces = range(0, q.shape[2], step)
+        done = [
+            _plain(q[:, :, i : i + step], k, v, None if mask is None else mask[:, i : i + step], scale) for i in pieces
+        ]
+        return torch.cat([out for out, _ in done], 2), torch.cat([lse for _, lse in done], 2)
     scores = q @ k.transpose(-1, -2)
     scores = (scores if scores.dtype == torch.float64 else scores.float()) * scale
     if mask is not None:

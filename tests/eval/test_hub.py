@@ -17,7 +17,7 @@ from splice.eval.whole import WholeReader
 
 PREFIX = torch.randint(3, 640, (120,), generator=torch.Generator().manual_seed(1)).tolist()
 TREES = [
-    ([5, 9, 11], [[40, 41], [40, 42, 43], [50]]),
+    ([5, 9, 11], [[40, 41], [40, 42, 43], [40, 44, 45, 46], [50, 51]]),
     ([7], [[60]]),
     ([8, 8, 4, 100, 33], [[1, 2, 3], [70]]),
 ]
@@ -40,6 +40,14 @@ SHARED = {
 WHOLE = {
     "mistral with a window": (transformers.MistralConfig(**SIZES, sliding_window=32), "slides over a window of 32 tokens"),
     "gemma2": (transformers.Gemma2Config(**SIZES, head_dim=16), "its layers are sliding_attention"),
+    "gemma2 without windows": (
+        transformers.Gemma2Config(**SIZES, head_dim=16, layer_types=["full_attention"] * 2, attn_logit_softcapping=50.0),
+        "its attention takes softcap",
+    ),
+    "gpt_oss without windows": (
+        transformers.GptOssConfig(**SIZES, head_dim=16, layer_types=["full_attention"] * 2, num_local_experts=4),
+        "its attention takes s_aux",
+    ),
     "bloom": (transformers.BloomConfig(vocab_size=640, hidden_size=64, n_layer=2, n_head=4), "it fails under ours|its logits differ"),
     "mamba": (transformers.MambaConfig(vocab_size=640, hidden_size=64, num_hidden_layers=2, state_size=8), "its layers are linear_attention"),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from splice.train.attention import Sight
 
 PREFIX = torch.randint(3, 640, (300,), generator=torch.Generator().manual_seed(1)).tolist()
 SUFFIXES = [[5, 9, 11], [7], [8, 8, 4, 100, 33, 20, 17], [9] * 12]
-ANSWERS = [[[40, 41], [40, 42, 43], [50]], [[60]], [[1, 2, 3, 4, 5]], [[70, 71], [72]]]
+ANSWERS = [[[40, 41], [40, 42, 43], [40, 44, 45, 46], [50, 51], [52]], [[60]], [[1, 2, 3, 4, 5]], [[70, 71], [72]]]
 
 
 def net_of(directory, kind):
@@ -131,10 +131,11 @@ def test_queries_that_fill_the_local_context(fot):
         reader.read(PREFIX, 64)
 
 
+@pytest.mark.parametrize("tokens", [40, 4096], ids=["a few rows a pass", "all rows in one"])
 @pytest.mark.parametrize("kind", ["ours", "transformers", "fot"])
-def test_generation_is_token_after_token(llama, fot, kind):
+def test_generation_is_token_after_token(llama, fot, kind, tokens):
     net = net_of(fot if kind == "fot" else llama, "ours" if kind == "fot" else kind)
-    reader = SharedReader(net, 64, 40)
+    reader = SharedReader(net, 64, tokens)
     cache = reader.read(PREFIX, 30)
     said = reader.generate(cache, SUFFIXES, 10, lambda row, ids: row == 1 and len(ids) == 4)
     assert [len(ids) for ids in said] == [10, 4, 10, 10]

@@ -65,6 +65,17 @@ def test_a_mask_of_each_row(agree):
     agree(lse, scores.masked_fill(~mask[:, None], -math.inf).logsumexp(-1), 1e-13)
 
 
+def test_scores_are_written_out_a_piece_at_a_time(monkeypatch, agree):
+    from splice.train import merge as module
+
+    q, k, v = drawn(2, 4, 11, 8), drawn(2, 2, 9, 8, seed=1), drawn(2, 2, 9, 8, seed=2)
+    mask = torch.ones(2, 11, 9, dtype=torch.bool).tril()
+    whole = attend(q, k, v, mask=mask)
+    monkeypatch.setattr(module, "MOST_SCORES", 2 * 2 * 9 * 3)  # three queries
+    for got, wanted in zip(attend(q, k, v, mask=mask), whole, strict=True):
+        agree(got, wanted, 1e-14)
+
+
 @pytest.mark.parametrize("fot", [None, FoT((1,), 16, 15, 8)], ids=["plain", "fot"])
 def test_a_cropped_cache_goes_on_as_if_it_had_read_no_more(fot, randomised, agree):
     model = randomised(Llama(ModelConfig(97, 32, 2, 4, 2, 8, 48, 96, fot=fot), torch.float64).double())
