@@ -1,15 +1,15 @@
 """Text to ids: a group's prefix once, and what follows it for each query, as one text would be tokenised.
 
-Tokens may reach over the place where two texts meet, so the ids of a prompt are those of its whole text. To have them without tokenising
-a long prefix again for every query, the prefix is cut at the start of its last line: the line before goes along for
-context and its ids are taken off. Whether that gives the whole text's ids is seen on each group's first and last query; where not,
-all are tokenised whole.
+Tokens may reach over the place where two texts meet, so the ids of a prompt are those of its whole text. To have them without
+tokenising a long prefix again for every query, the prefix is cut at the start of one of its last lines: the line before goes
+along for context and its ids are taken off. Whether that gives the whole text's ids is seen on each group's first and last
+query; where no cut does, all are tokenised whole.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from .task import Group, Query
 from .tree import Tree, grow
 
 SHORT = 4096  # characters of a prefix that are as well tokenised with every query
+TRIES = 3  # places to cut a prefix at
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,15 @@ class Prompter:
 
     def _split(self, prefix: str, texts: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Ids of the prefix's beginning, and of what follows that in prefix + text for each of the texts."""
-        cut = prefix.rfind("\n", 0, len(prefix) - 1) + 1
-        before = prefix.rfind("\n", 0, cut - 1) + 1 if cut else 0
-        safe = cut > before and cut < len(prefix) and not prefix[cut].isspace() and len(prefix) > SHORT
-        if safe:
-            anchor = prefix[before:cut]
-            head, start, *rest = self._encode([prefix[:cut], anchor, *(anchor + prefix[cut:] + text for text in texts)])
+        if len(prefix) > SHORT:
             whole = self._encode([prefix + texts[0], prefix + texts[-1]])
-            if all(ids[: len(start)] == start for ids in rest):
-                rest = [ids[len(start) :] for ids in rest]
-                if [head + rest[0], head + rest[-1]] == whole:
-                    return head, rest
+            for before, cut in _cuts(prefix):
+                anchor, tail = prefix[before:cut], prefix[cut:]
+                head, start, *rest = self._encode([prefix[:cut], anchor, *(anchor + tail + text for text in texts)])
+                if all(ids[: len(start)] == start for ids in rest):
+                    rest = [ids[len(start) :] for ids in rest]
+                    if [head + rest[0], head + rest[-1]] == whole:
+                        return head, rest
         return [], self._encode([prefix + text for text in texts])
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -110,15 +109,36 @@ class Prompter:
         return self.tokenizer.decode(np.asarray(ids, np.uint32))
 
 
+def _cuts(text: str) -> Iterator[tuple[int, int]]:
+    """Where the last lines of a text begin, last first, each after the place where the line before that is not blank begins.
+
+    Several, since tokenizers differ in what they make of a blank line.
+    """
+    cut = len(text)
+    for _ in range(TRIES):
+        before = cut = _line_before(text, cut)
+        while before and not text[before:cut].strip():
+            before = _line_before(text, before)
+        if before == cut:
+            return
+        yield before, cut
+
+
+def _line_before(text: str, end: int) -> int:
+    """Where the last line begins that does so before `end`."""
+    return text.rfind("\n", 0, max(0, end - 1)) + 1
+
+
 def _texts(query: Query) -> list[str]:
-    """The suffix alone, with each answer, and with each answer and what must follow."""
+    """The suffix alone, with each answer, and with each answer and what must follow, if something must."""
     answers = query.labels or query.answers
-    return [query.suffix, *(query.suffix + a for a in answers), *(query.suffix + a + query.end for a in answers)]
+    ends = ("", query.end) if query.end else ("",)
+    return [query.suffix, *(query.suffix + answer + end for end in ends for answer in answers)]
 
 
 def _prompt(ids: list[list[int]], query: Query) -> Prompt:
     count = len(query.labels or query.answers)
-    base, bare, full = ids[0], ids[1 : 1 + count], ids[1 + count :]
+    base, bare, full = ids[0], ids[1 : 1 + count], ids[-count:]
     # an answer may merge with the suffix's last letters; the tree begins where all of them are still alike
     shared = min([len(base), *(_common([base, one]) for one in full)])
     if not shared:

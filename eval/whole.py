@@ -29,14 +29,13 @@ class WholeReader:
         """As Reader's."""
         results = []
         for tree in trees:
-            wanted = sorted({place for path in tree.paths for place, _ in path})
+            wanted = {place for path in tree.paths for place, _ in path}
             logits: dict[int, Tensor] = {}
             for line in tree.lines():
-                missing = [place for place in line if place in wanted and place not in logits]
-                if missing:
-                    line = line[: line.index(missing[-1]) + 1]
-                    rows = self._logits(prefix + [tree.tokens[place] for place in line], len(line))
-                    logits |= {place: rows[line.index(place)] for place in missing}
+                needed = [place for place in line if place in wanted]
+                last = len(line) - line.index(needed[0])
+                rows = self._logits(prefix + [tree.tokens[place] for place in line], last)
+                logits |= dict(zip(line[-last:], rows, strict=True))
             likelihoods = {place: row.log_softmax(-1) for place, row in logits.items()}
             best = {place: int(row.argmax()) for place, row in logits.items()}
             results.append(

@@ -96,7 +96,7 @@ def test_what_cannot_be_cut_is_tokenised_whole(prompter, monkeypatch):
     calls = []
     monkeypatch.setattr(prompter.tokenizer, "encode", lambda texts: (calls.append(len(texts)), odd(texts))[1])
     prompts = prompter.group(group)
-    assert len(calls) == 3  # cut, whole to compare, and all whole
+    assert len(calls) == 5  # two whole to compare with, three cuts, and all whole
     assert [[i - 1 for i in ids] for ids in paths(prompts, 0)[0]] == wanted[0][0]
 
 
