@@ -1,4 +1,5 @@
-"""`splice eval`: a command for each task, made from its settings; `run` for a list of tasks in a file; `compare` and `plot`."""
+"""`splice eval`: a command for each task, made from its settings; `harness` for lm-eval's tasks; `run` for a list of tasks in a
+file; `compare` and `plot`."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from splice.errors import SpliceError
 from splice.options import command, option, parameter
 
-from .settings import flags, lists, make
+from .settings import EngineSettings, flags, lists, make
 from .task import Task
 from .tasks import TASKS
 
@@ -24,17 +25,17 @@ A model is a checkpoint of splice train, a Hugging Face directory or a name on t
 
 app = typer.Typer(name="eval", help=HELP, no_args_is_help=True, rich_markup_mode="rich")
 
+_MODEL = typer.Option(
+    help="checkpoint, Hugging Face directory or hub name; several: each below --output", rich_help_panel="Run"
+)
+_OUTPUT = typer.Option(help="where results go, each in a directory of its run's name", rich_help_panel="Run")
+_WHERE = [parameter("model", Annotated[list[str], _MODEL], ...), parameter("output", Annotated[Path, _OUTPUT], ...)]
+
 
 def _task_command(task: Task) -> Callable[..., None]:
-    described = flags(task.settings)
-    name = typer.Option(
-        help="checkpoint, Hugging Face directory or hub name; several: each below --output", rich_help_panel="Run"
-    )
-    output = typer.Option(help="where results go, each in a directory of its run's name", rich_help_panel="Run")
     parameters = [
-        parameter("model", Annotated[list[str], name], ...),
-        parameter("output", Annotated[Path, output], ...),
-        *(parameter(flag, _option(flag, one), None) for flag, one in described.items()),
+        *_WHERE,
+        *(parameter(flag, _option(flag, one), None) for flag, one in flags(task.settings).items()),
     ]
 
     def called(model: list[str], output: Path, **values: Any) -> None:
@@ -103,8 +104,6 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
     from rich.console import Console
 
     with needing("eval"):
-        from splice.report.facts import distinct_names
-
         from .models import open_model
         from .run import evaluate
         from .screen import Screen
@@ -112,8 +111,7 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
         screen = Screen(Console())
         for task, settings in runs:
             task.variants(settings)  # what is wrong is said before a model is loaded
-        called = [name.replace("/", "-") for name in distinct_names([Path(name) for name in names])]
-        for name, short in zip(names, called, strict=True):
+        for name, below in _places(names, output, apart):
             model, opened = None, None
             for task, settings in runs:
                 wanted = settings.model_dump(include=ENGINE)
@@ -121,7 +119,16 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
                     model, opened = open_model(name, settings), wanted
                     if model.note:
                         screen.say(model.note)
-                evaluate(model, task, settings, output / short if apart or len(names) > 1 else output, screen)
+                evaluate(model, task, settings, below, screen)
+
+
+def _places(names: list[str], output: Path, apart: bool = False) -> list[tuple[str, Path]]:
+    """Each model and where its results go."""
+    from splice.report.facts import distinct_names
+
+    short = [name.replace("/", "-") for name in distinct_names([Path(name) for name in names])]
+    below = [output / name if apart or len(names) > 1 else output for name in short]
+    return list(zip(names, below, strict=True))
 
 
 ENGINE = {"backend", "device", "dtype", "bos", "chunk", "batch_tokens", "max_context"}  # what a model is opened with
@@ -136,6 +143,57 @@ def needing(extra: str) -> Iterator[None]:
         raise SpliceError(
             f"splice eval needs {error.name}, which is not installed: pip install 'splice-data[{extra}]'"
         ) from None
+
+
+HARNESS_HELP = """Tasks of lm-evaluation-harness (MMLU, GSM8K and the rest), where what prompts share is read once.
+
+Prompts, examples and metrics are lm-eval's own, and log-likelihoods and texts those of its hf model.
+"""
+
+
+def _harness_command() -> Callable[..., None]:
+    def own(name: str, kind: Any, default: Any, help: str, **bounds: Any) -> Any:
+        flag = f"--{name.replace('_', '-')}"
+        return parameter(
+            name, Annotated[kind, typer.Option(flag, help=help, rich_help_panel="Task", **bounds)], default
+        )
+
+    parameters = [
+        *_WHERE,
+        own("tasks", str, ..., "names, groups and patterns (mmlu_*) of lm-eval's tasks, as mmlu,gsm8k"),
+        own("num_fewshot", int | None, None, "examples before each question; default: the task's own", min=0),
+        own("limit", int | None, None, "documents of each task, the first; for a quick look", min=1),
+        own("include_path", Path | None, None, "a directory with more tasks, lm-eval's YAML files"),
+        own(
+            "too_long", Literal["error", "truncate"], "error", "a prompt over the context: stop, or cut it on the left"
+        ),
+        own("apply_chat_template", bool, False, "prompts as the tokenizer's chat template has them"),
+        *(parameter(flag, _option(flag, one), None) for flag, one in flags(EngineSettings).items() if flag in ENGINE),
+    ]
+
+    def called(model: list[str], output: Path, tasks: str, include_path: Path | None, **values: Any) -> None:
+        from rich.console import Console
+
+        settings = make(EngineSettings, {name: values.pop(name) for name in ENGINE})
+        with needing("harness"):
+            from .harness import find_tasks, open_tasks, run_harness
+            from .models import open_model
+            from .screen import Screen
+
+            screen, manager = Screen(Console()), open_tasks(include_path)
+            names = tasks.replace(",", " ").split()
+            find_tasks(names, manager)  # what is wrong is said before a model is loaded
+            for name, below in _places(model, output):
+                opened = None  # the one before goes first
+                opened = open_model(name, settings)
+                if opened.note:
+                    screen.say(opened.note)
+                run_harness(opened, names, settings, below, screen, manager, **values)
+
+    return command(called, parameters, HARNESS_HELP)
+
+
+app.command("harness", short_help="MMLU, GSM8K and all other tasks of lm-evaluation-harness.")(_harness_command())
 
 
 def gathered(arguments: list[str]) -> list[str]:

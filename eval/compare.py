@@ -35,6 +35,7 @@ from .summary import (
     figures,
     gather,
     number,
+    percent,
     plain_table,
     remarks_of_tags,
     span,
@@ -92,15 +93,21 @@ def show_compare(a_dir: Path, b_dir: Path, console: Console, output: Path | None
             "run `splice eval` with the same task and settings for both models"
         )
     only = {"only_a": [n for n in a_runs if n not in b_runs], "only_b": [n for n in b_runs if n not in a_runs]}
-    found = [compare(a_runs[name], b_runs[name], seed) for name in common]
+    compared = [name for name in common if a_runs[name].facts["metrics"]] or common
+    found = [compare(a_runs[name], b_runs[name], seed) for name in compared]
+    metrics = {metric for comparison in found for metric in comparison.metrics}
     _say(console, f"A: {a_name}\nB: {b_name}")
-    if any(set(comparison.metrics) - {NLL, PERPLEXITY} for comparison in found):
+    if any(map(percent, metrics)):
         _say(console, "A - B: in percentage points, paired; above 0, A scores higher")
-    if any(NLL in comparison.metrics for comparison in found):
+    if NLL in metrics:
         _say(console, "A - B: nll in nats per token, perplexity as A / B; lower is better")
+    if others := sorted(metric for metric in metrics - {NLL, PERPLEXITY} if not percent(metric)):
+        _say(console, f"A - B: {', '.join(others)} as the metric is, paired; above 0, A has more of it")
     for comparison in found:
         console.print()
         console.print(comparison_table(comparison))
+    if rest := [name for name in common if name not in compared]:
+        _say(console, f"without a metric that is a mean over samples, not compared: {', '.join(rest)}")
     for name, which in ((a_name, "only_a"), (b_name, "only_b")):
         if only[which]:
             _say(console, f"only in {name}, not compared: {', '.join(only[which])}")
@@ -118,11 +125,16 @@ def show_compare(a_dir: Path, b_dir: Path, console: Console, output: Path | None
 def compare(a: Result, b: Result, seed: int) -> Comparison:
     """A's scores minus B's, with intervals over clusters; over queries where there is one cluster.
 
-    Raises SpliceError where the two were not asked the same, or are not scored alike.
+    Raises SpliceError where the two were not asked the same, are not scored alike, or have no metric of each sample.
     """
     _require_alike(a, b)
     pairs = _paired(a, b)
     metrics = [metric for metric in a.facts["metrics"] if metric != PERPLEXITY]
+    if not metrics:
+        raise SpliceError(
+            f"{a.path} and {b.path}: neither has a metric that is a mean over {unit_of(a.facts)}, so there is nothing to compare; "
+            'what lm-evaluation-harness says of each is in its result.json, under "harness"'
+        )
     columns = gather((_difference(x, y) for x, y in pairs), metrics)
     unit, single = unit_of(a.facts), len(columns.clusters) == 1
     over, resampled = unit, columns
@@ -261,6 +273,8 @@ def _two_way(pairs: Sequence[Pair], metric: str, seed: int, unit: str) -> dict[s
     ]
     clusters, row = np.unique([cluster for cluster, _, _ in scored], return_inverse=True)
     items, column = np.unique([item for _, item, _ in scored], return_inverse=True)
+    if len(scored) < len(clusters) * len(items):  # documents, each a cluster and an item: their tables take gigabytes
+        return None
     sums, counts = np.zeros((len(clusters), len(items))), np.zeros((len(clusters), len(items)), np.int64)
     np.add.at(sums, (row, column), [value for _, _, value in scored])
     np.add.at(counts, (row, column), 1)
@@ -340,11 +354,10 @@ def _more(metric: str, figure: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _add(table: Table, label: str, metric: str, figure: Mapping[str, Any], said: str = "") -> None:
-    percent = "" if metric in (NLL, PERPLEXITY) else "%"
     table.add_row(
         Text(label),
-        number(metric, figure["a"]) + percent,
-        number(metric, figure["b"]) + percent,
+        number(metric, figure["a"]) + percent(metric),
+        number(metric, figure["b"]) + percent(metric),
         _delta(metric, figure["mean"]),
         _span(metric, figure["low"], figure["high"]),
         said,

@@ -24,6 +24,7 @@ from . import statistics
 from .statistics import COVERED, DRAWS, ENOUGH
 
 NLL, PERPLEXITY = "nll", "perplexity"
+SHARES = {"acc", "em", "f1", "likelihood", "match"}  # a word in the name of each metric that is shown as percent
 BUCKET = ("from", "to")  # what the figures of a bucket are by
 SHOWN_VALUES = 12  # of a tag, that have a line each in the terminal
 WILSON = "95% Wilson score"
@@ -206,7 +207,9 @@ def _warnings(
     said = [f"{metric}: no query is scored by it" for metric in metrics if metric not in overall]
     clusters = max(figure["clusters"] for figure in overall.values())
     if clusters == 1:
-        said.append(f"only one of the {unit}, so no interval: its samples share their prefix; take {ENOUGH} or more")
+        said.append(
+            f"only one of the {unit}, so no interval: what is said is of it, not of other {unit}; take {ENOUGH} or more"
+        )
     elif any(map(_is_narrow, overall.values())):
         said.append(
             f"{clusters} {unit}: a percentile bootstrap over so few covers {_coverage(clusters)}, not 95%; "
@@ -316,15 +319,18 @@ def bucket_label(bucket: Mapping[str, Any]) -> str:
     return f"  {bucket['from']:,} to {bucket['to'] - 1:,}"
 
 
+def percent(metric: str) -> str:
+    """The sign after its figures; none where they are no percent: of ours nll and perplexity, of lm-eval's (bleu,none) many."""
+    return "%" if SHARES.intersection(metric.partition(",")[0].split("_")) else ""
+
+
 def number(metric: str, value: float | None, sign: str = "") -> str:
-    """A mean as it is read: nats, perplexity, or percent; sign: "+" for that of a difference."""
+    """A mean as it is read: percent, perplexity, or as it is; sign: "+" for that of a difference."""
     if value is None:
         return "–"
-    if metric == NLL:
-        return f"{value:{sign}.4f}"
     if metric == PERPLEXITY:
         return f"{value:,.2f}" if value < 1e6 else f"{value:.1e}"
-    return f"{100 * value:{sign}.1f}"
+    return f"{100 * value:{sign}.1f}" if percent(metric) else f"{value:{sign},.4f}"
 
 
 def span(metric: str, low: float | None, high: float | None, sign: str = "") -> str:
@@ -333,10 +339,9 @@ def span(metric: str, low: float | None, high: float | None, sign: str = "") -> 
 
 
 def _add(table: Table, label: str, metric: str, figure: Figure) -> None:
-    percent = "" if metric in (NLL, PERPLEXITY) else "%"
     table.add_row(
         Text(label),
-        number(metric, figure["mean"]) + percent,
+        number(metric, figure["mean"]) + percent(metric),
         span(metric, figure["low"], figure["high"]),
         "–" if _is_wilson(figure) else span(metric, figure["t_low"], figure["t_high"]),
         f"{figure['n']:,}",

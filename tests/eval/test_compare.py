@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from splice.errors import SpliceError
-from splice.eval.compare import Comparison, compare, show_compare
+from splice.eval.compare import Comparison, _two_way, compare, show_compare
 from splice.eval.results import Result, finish, read_results
 from splice.eval.statistics import bootstrap, student, two_way
 from splice.eval.summary import summarise
@@ -163,6 +164,18 @@ def test_sets_of_other_items_are_not_crossed(tmp_path):
     assert compared(tmp_path / "missing", a, b).metrics["acc"]["two_way"] is None
     a, b = sets(6, queries=1, seed=1), sets(6, queries=1, seed=2)
     assert compared(tmp_path / "one-item", a, b).metrics["acc"]["two_way"] is None
+
+
+def test_documents_of_their_own_take_no_table_of_all_by_all(tmp_path):
+    a = make_run(tmp_path / "a", sets(2000, queries=1, shared=False))
+    b = make_run(tmp_path / "b", sets(2000, queries=1, shared=False, seed=1))
+    pairs = list(zip(a.samples, b.samples, strict=True))
+    tracemalloc.start()
+    try:
+        assert _two_way(pairs, "acc", 0, "documents") is None
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20  # such a table has 32 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_of_one_set_the_queries_are_resampled_and_mcnemar_is_exact(tmp_path):
@@ -383,6 +396,33 @@ def test_the_json_is_whole_and_the_same_on_a_rerun(tmp_path):
     assert facts["runs"]["trec-coarse-90"]["metrics"] == compare(run, other, 0).metrics
     shown(base, spliced, tmp_path / "named.json")
     assert (tmp_path / "named.json").read_bytes() == written
+
+
+def test_runs_without_an_averaged_metric_are_not_compared(tmp_path):
+    """As of lm-eval's rolling tasks, whose perplexity is no mean over documents."""
+    nothing = {"metrics": {}, "by": {}, "buckets": [], "warnings": []}
+    for name in ("a", "b"):
+        samples = [sample | {"scores": {}} for sample in sets(3)]
+        run = make_run(tmp_path / name, samples, (), name="harness-wikitext", unit="documents")
+        finish(run.path, run.facts | nothing, {})
+    with pytest.raises(SpliceError, match="neither has a metric that is a mean over documents, so there is nothing to"):
+        shown(tmp_path / "a", tmp_path / "b")
+    for name in ("a", "b"):
+        make_run(tmp_path / name, sets(20))
+    lines = shown(tmp_path / "a", tmp_path / "b", width=120).splitlines()
+    assert any(line.startswith("acc ") for line in lines)
+    assert lines[-1] == "without a metric that is a mean over samples, not compared: harness-wikitext"
+
+
+def test_other_metrics_are_compared_as_they_are(tmp_path):
+    for name, bleu in (("a", 31.5), ("b", 30.0)):
+        samples = [sample | {"scores": {"bleu_max,none": bleu + s}} for s, sample in enumerate(sets(20, queries=1))]
+        make_run(tmp_path / name, samples, ("bleu_max,none",))
+    text = shown(tmp_path / "a", tmp_path / "b")
+    assert "percentage" not in text
+    assert "A - B: bleu_max,none as the metric is, paired; above 0, A has more of it" in text
+    row = next(line for line in text.splitlines() if line.startswith("bleu_max,none "))
+    assert row.split()[1:4] == ["41.0000", "39.5000", "+1.5000"]
 
 
 def test_nothing_in_common_and_an_output_that_cannot_be_written(tmp_path):

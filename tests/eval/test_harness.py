@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import math
 import random
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +26,12 @@ from lm_eval.api.registry import get_model
 from lm_eval.tasks import TaskManager
 from rich.console import Console
 
+from splice.cli import run
 from splice.errors import SpliceError
 from splice.eval.compare import compare
-from splice.eval.harness import SpliceLM, find_tasks, open_tasks, run_harness, share
+from splice.eval.harness import SpliceLM, find_tasks, open_tasks, run_harness
+from splice.eval.harness import run as harness_run
+from splice.eval.harness.share import share
 from splice.eval.models import open_model
 from splice.eval.results import RESULT, read_results
 from splice.eval.screen import Screen
@@ -241,8 +247,6 @@ def test_a_model_without_a_shared_prefix(make_model, manager):
 @pytest.fixture(scope="module")
 def with_bos(llama, tmp_path_factory):
     """The same model, whose tokenizer begins texts with BOS, and whose eos ids are two."""
-    import shutil
-
     directory = tmp_path_factory.mktemp("bos") / "model"
     shutil.copytree(llama, directory)
     path = directory / "tokenizer.json"
@@ -489,8 +493,6 @@ def test_empty_prompts(llama):
 
 
 def test_chat_templates(llama, tmp_path):
-    import shutil
-
     with pytest.raises(SpliceError, match="has no chat template; leave out --apply-chat-template"):
         ours(llama).apply_chat_template([{"role": "user", "content": "kana"}])
     directory = tmp_path / "chat"
@@ -571,6 +573,110 @@ def test_names_of_tasks(manager):
         find_tasks(["leters"], manager)
     with pytest.raises(SpliceError, match="--include-path no/where: no such directory"):
         open_tasks(Path("no/where"))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Only the tasks of --include-path: lm-eval's own take seconds to list."""
+    monkeypatch.setattr(harness_run, "TaskManager", functools.partial(TaskManager, include_defaults=False))
+
+
+def test_the_command(llama, tasks, tmp_path, quick, capsys):
+    """One model and two; what is run is what run_harness runs."""
+    asked = [
+        "eval",
+        "harness",
+        "--tasks",
+        "letters,cloze",
+        "--include-path",
+        str(tasks),
+        "--limit",
+        "4",
+        "--device",
+        "cpu",
+    ]
+    asked += [
+        "--model",
+        str(llama),
+        "--num-fewshot",
+        "1",
+        "--dtype",
+        "float32",
+        "--chunk",
+        "64",
+        "--batch_tokens",
+        "512",
+    ]
+    assert run([*asked, "--output", str(tmp_path / "one")]) == 0
+    assert "|letters|" in capsys.readouterr().out.replace(" ", "")
+    (result,) = read_results(tmp_path / "one")
+    assert result.name == "harness-letters-cloze"
+    assert result.facts["settings"] == {
+        "tasks": ["letters", "cloze"], "num_fewshot": 1, "limit": 4, "too_long": "error", "apply_chat_template": False,
+        "batch_tokens": 512, "chunk": 64, "bos": "auto", "max_context": None,
+    }  # fmt: skip
+    assert len(result.samples) == 8
+    other = tmp_path / "other"
+    shutil.copytree(llama, other)
+    assert run([*asked, "--model", str(other), "--output", str(tmp_path / "two")]) == 0
+    assert len(list((tmp_path / "two").glob(f"*/{result.name}/{RESULT}"))) == 2
+    assert (tmp_path / "two" / "other" / result.name / RESULT).is_file()
+
+
+def test_the_command_in_words(capsys):
+    assert run(["eval", "harness", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    flags = (
+        "--model",
+        "--tasks",
+        "--output",
+        "--num-fewshot",
+        "--limit",
+        "--include-path",
+        "--too-long",
+        "--apply-chat-template",
+    )
+    assert all(flag in said for flag in (*flags, "--batch-tokens", "--max-context", "--dtype", "--backend"))
+    assert "--data-dir" not in said
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("leters", "leters: lm-evaluation-harness has no such task; did you mean letters"),
+        (",", "--tasks: names none"),
+        ("gone", "nowhere.json"),
+        ("needy", "the code of a task in needy needs more than is installed: No module named 'not_installed'"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(llama, tasks, tmp_path, quick, capsys, names, said):
+    shutil.copytree(tasks, tmp_path / "tasks")
+    lines = (tasks / "lines.yaml").read_text().replace(str(tasks / "test.json"), "nowhere.json")
+    (tmp_path / "tasks" / "gone.yaml").write_text(lines.replace("task: lines", "task: gone"))
+    (tmp_path / "tasks" / "needy.py").write_text("import not_installed\n\ndef one(doc): return ''\n")
+    (tmp_path / "tasks" / "needy.yaml").write_text(
+        "include: lines.yaml\ntask: needy\ndoc_to_text: !function needy.one\n"
+    )
+    asked = ["eval", "harness", "--include-path", str(tmp_path / "tasks"), "--model", str(llama), "--tasks", names]
+    assert run([*asked, "--output", str(tmp_path / "out")]) in (1, 2)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("splice: "))
+    assert said in line
+    assert not list(tmp_path.glob("out/*/plan.json"))
+
+
+def test_lm_evals_own_command_line(llama, tasks, monkeypatch, capsys):
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", functools.partial(TaskManager, include_defaults=False))
+
+    def called(model):
+        asked = ["--tasks", "letters", "--include_path", str(tasks), "--limit", "2", "--device", "cpu"]
+        asked += ["--model", "splice", "--model_args", f"pretrained={model},dtype=float32"]
+        monkeypatch.setattr(sys, "argv", ["lm_eval", "run", *asked])
+        runpy.run_module("splice.eval.harness", run_name="__main__")
+
+    called(llama)
+    assert "|letters|" in capsys.readouterr().out.replace(" ", "")
+    with pytest.raises(SystemExit, match="no/where"):
+        called("no/where")
 
 
 def test_without_lm_eval():

@@ -205,7 +205,7 @@ def test_one_set_has_no_interval_and_says_so():
         assert figure["interval"] == "none: only one of the sets"
         assert {figure[bound] for bound in ("low", "high", "t_low", "t_high")} == {None}
     assert found["warnings"] == [
-        "only one of the sets, so no interval: its samples share their prefix; take 20 or more"
+        "only one of the sets, so no interval: what is said is of it, not of other sets; take 20 or more"
     ]
     alone = summarise(documents(1), ("nll",), 0)
     assert alone["metrics"]["perplexity"]["low"] is None
@@ -296,6 +296,22 @@ def test_the_table_says_what_has_to_be_known():
     assert "scored by greedy exact match a subset: 500 of 5,000 skipped, over the context: 3 groups of 1,500" in text
     assert "queries, of up to 40,000 tokens warning: 5 sets: a percentile" in text
     assert max(map(len, shown(sets(5), ("acc",), width=60))) <= 60
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "said"),
+    [
+        ("acc", 0.5, "50.0%"),
+        ("exact_match,flexible-extract", 0.5, "50.0%"),
+        ("best_subspan_em", 1.0, "100.0%"),
+        ("bleu_max,none", 31.25, "31.2500"),
+        ("word_perplexity,none", 1234.5, "1,234.5000"),
+        ("bits_per_byte", 0.75, "0.7500"),
+    ],
+)
+def test_only_what_is_a_share_is_shown_as_percent(metric, value, said):
+    lines = shown([sample(s, scores={metric: value}) for s in range(25)], (metric,), width=120)
+    assert lines[2].split()[:2] == [metric, said]
 
 
 def test_markup_in_a_name_is_text():
