@@ -4,6 +4,7 @@ file; `compare` and `plot`."""
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,13 +110,16 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
         from .screen import Screen
 
         screen = Screen(Console())
-        for task, settings in runs:
-            task.variants(settings)  # what is wrong is said before a model is loaded
+        variants = [variant for task, settings in runs for variant, _ in task.variants(settings)]
+        twice = [variant for variant, times in Counter(variants).items() if times > 1]
+        if twice:  # what is wrong is said before a model is loaded
+            raise SpliceError(f"two runs are called {twice[0]}; give them another --output each, or leave one out")
         for name, below in _places(names, output, apart):
             model, opened = None, None
             for task, settings in runs:
                 wanted = settings.model_dump(include=ENGINE)
                 if model is None or wanted != opened:
+                    model = None  # or both would be in memory
                     model, opened = open_model(name, settings), wanted
                     if model.note:
                         screen.say(model.note)

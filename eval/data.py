@@ -110,9 +110,9 @@ def _read(path: Path, known: Known) -> Found:
     except OSError as error:
         raise SpliceError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
     data = _unpack(path, packed) if path.suffix == ".gz" else packed
-    sha256 = hashlib.sha256(packed).hexdigest()
-    is_known = sha256 in known.sha256 or hashlib.sha256(data).hexdigest() in known.sha256
-    return Found(path, data, known, DataFile(path.name, sha256, is_known, known.subset))
+    sha256 = hashlib.sha256(data).hexdigest()  # unpacked, so that the same rows are the same data
+    is_known = sha256 in known.sha256 or hashlib.sha256(packed).hexdigest() in known.sha256
+    return Found(path, data, known, DataFile(path.name.removesuffix(".gz"), sha256, is_known, known.subset))
 
 
 def _unpack(path: Path, packed: bytes) -> bytes:

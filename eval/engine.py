@@ -7,7 +7,7 @@ answer is the gold one exactly when each of its tokens is the likeliest); free t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from splice.errors import SpliceError
 
 from .prompts import Prompt, Prompter, Prompts
 from .reader import Path, Reader
-from .task import Answer, Group
+from .task import Answer, Group, Query
 
 
 class TooLong(SpliceError):
@@ -40,9 +40,9 @@ class Answered:
 
 
 class Engine:
-    """limit: the longest prompt with its answer, tokens; None where the model has no limit."""
+    """limit: the longest prompt with its answer, tokens; None where the model has no limit. eos: ids that end a text."""
 
-    def __init__(self, reader: Reader, prompter: Prompter, limit: int | None, eos: int | None) -> None:
+    def __init__(self, reader: Reader, prompter: Prompter, limit: int | None, eos: frozenset[int]) -> None:
         self.reader = reader
         self.prompter = prompter
         self.limit = limit
@@ -54,13 +54,16 @@ class Engine:
         The first `check` of the others are generated too, to see that teacher forcing tells the same. Raises TooLong.
         """
         prompts = self.prompter.group(group)
-        room = max(
-            max(len(prompt.suffix) + generate.get(number, 0), prompt.longest)
-            for number, prompt in enumerate(prompts.queries)
-        )
-        self._fits(group, prompts, room)
-        prefix = self.reader.read(prompts.prefix, room)
-        forced = [n for n, query in enumerate(group.queries) if query.labels or n not in generate]
+        rooms = [
+            max(len(prompt.suffix) + generate.get(number, 0), prompt.longest if _forced(query, number, generate) else 0)
+            for number, (query, prompt) in enumerate(zip(group.queries, prompts.queries, strict=True))
+        ]
+        self._fits(group, prompts, max(rooms))
+        alone = [n for n, room in enumerate(rooms) if self.reader.most is not None and room > self.reader.most]
+        if alone and len(group.queries) > 1:
+            return self._apart(group, alone, generate, check)
+        prefix = self.reader.read(prompts.prefix, max(rooms))
+        forced = [n for n, query in enumerate(group.queries) if _forced(query, n, generate)]
         read = dict(zip(forced, self.reader.score(prefix, [prompts.queries[n].tree for n in forced]), strict=True))
         said = self._generated(prefix, group, prompts, generate)
         answers = []
@@ -77,6 +80,21 @@ class Engine:
         agrees = self._agree(prefix, prompts, sample, [read[n] for n in sample])
         return Answered(len(prompts.prefix), tuple(answers), agrees)
 
+    def _apart(self, group: Group, alone: Sequence[int], generate: Mapping[int, int], check: int) -> Answered:
+        """Queries too long to follow a prefix in a local context of FoT's, each as a prompt of its own: all but its end is prefix."""
+        shared = [n for n in range(len(group.queries)) if n not in set(alone)]
+        answers: dict[int, Answer] = {}
+        agrees: dict[int, bool] = {}
+        tokens = 0
+        for numbers in ([shared] if shared else []) + [[n] for n in alone]:
+            part = replace(group, queries=tuple(group.queries[n] for n in numbers))
+            some = {place: generate[n] for place, n in enumerate(numbers) if n in generate}
+            answered = self.answer(part, some, check - len(agrees))
+            answers |= dict(zip(numbers, answered.answers, strict=True))
+            agrees |= {numbers[place]: agree for place, agree in answered.agrees.items()}
+            tokens = tokens or answered.prefix_tokens
+        return Answered(tokens, tuple(answers[n] for n in range(len(group.queries))), agrees)
+
     def _fits(self, group: Group, prompts: Prompts, room: int) -> None:
         tokens = len(prompts.prefix) + room
         if self.limit is not None and tokens > self.limit:
@@ -90,13 +108,13 @@ class Engine:
             ends = [group.queries[n].end for n in numbers]
 
             def ended(row: int, ids: list[int], ends: Sequence[str] = ends) -> bool:
-                return ids[-1] == self._eos or bool(ends[row] and ends[row] in self.prompter.decode(ids))
+                return ids[-1] in self._eos or bool(ends[row] and ends[row] in self.prompter.decode(ids))
 
             suffixes = [prompts.queries[n].suffix for n in numbers]
             for number, end, ids in zip(
                 numbers, ends, self.reader.generate(prefix, suffixes, tokens, ended), strict=True
             ):
-                text = self.prompter.decode(ids[:-1] if ids[-1] == self._eos else ids)
+                text = self.prompter.decode(ids[:-1] if ids[-1] in self._eos else ids)
                 said[number] = text.split(end)[0] if end else text
         return said
 
@@ -122,6 +140,11 @@ class Engine:
         if self.limit is not None and len(ids) > self.limit:
             raise TooLong(name, len(ids), self.limit)
         return self.reader.losses(ids)
+
+
+def _forced(query: Query, number: int, generate: Mapping[int, int]) -> bool:
+    """Whether teacher forcing answers a query: its labels, or whatever is not generated."""
+    return bool(query.labels) or number not in generate
 
 
 def _likelihoods(paths: list[Path], prompt: Prompt) -> tuple[float, ...]:

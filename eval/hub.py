@@ -27,11 +27,7 @@ from .tree import grow
 
 ATTENTION = "splice_cache"
 BEYOND = ("sliding_window", "softcap", "s_aux", "position_bias", "block_indices")  # arguments we do not honour
-TOLERANCE = {
-    torch.float32: 1e-4,
-    torch.bfloat16: 0.1,
-    torch.float16: 0.02,
-}  # of the probe, relative to the largest logit
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.03, torch.float16: 0.01}  # relative to the largest log-probability
 _cache: ContextVar[Cache | Rows | None] = ContextVar("cache", default=None)
 
 
@@ -80,6 +76,9 @@ def why_whole(net: HubNet) -> str | None:
         return f"its layers are {', '.join(sorted(kinds - {'full_attention'}))}"
     if not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         return f"its attention slides over a window of {config.sliding_window:,} tokens"
+    moving = _rope_types(config) & {"dynamic", "longrope"}
+    if moving:
+        return f"its positions depend on the length of what is read at once ({', '.join(sorted(moving))} RoPE)"
     if net.model.config.is_encoder_decoder:
         return "it is an encoder and a decoder"
     before = net.model.config._attn_implementation
@@ -98,6 +97,13 @@ def why_whole(net: HubNet) -> str | None:
     if why is not None:
         net.model.set_attn_implementation(before)
     return why
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Of all kinds of layers."""
+    found = [getattr(config, "rope_parameters", None), getattr(config, "rope_scaling", None)]
+    found += [inner for outer in found if isinstance(outer, dict) for inner in outer.values()]
+    return {str(one.get("rope_type") or one.get("type")) for one in found if isinstance(one, dict)}
 
 
 def _probe(net: HubNet) -> tuple[list[int], list[list[int]]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from splice.errors import SpliceError
+from splice.files import read_json
 from splice.tokenizer import load_tokenizer
+from splice.train.checkpoint import is_checkpoint
 from splice.train.restore import find_model
 
 from .engine import Engine
@@ -21,7 +23,7 @@ from .reader import Reader, SharedReader
 from .settings import EngineSettings
 from .whole import WholeReader
 
-PIECES, PIECE = 64, 2**16  # of each file of weights, spread over it: bytes that are hashed
+BLOCK = 2**24  # bytes of weights that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def open_model(name: str, settings: EngineSettings) -> Model:
     bos = bos_of(tokenizer, directory, settings.bos)
     limit = settings.max_context or _context(net)
     facts = {
-        "name": name,
+        "name": called(name, directory),
         "backend": backend,
         "prefix": "read once" if why is None else f"read for every query: {why}",
         "parameters": net.parameters,
@@ -70,25 +72,37 @@ def open_model(name: str, settings: EngineSettings) -> Model:
         "weights": weights_fingerprint(directory),
     }
     note = f"{name} cannot share a prefix among queries: {why}. Every prompt is read whole." if why else None
-    return Model(Engine(reader, Prompter(tokenizer, bos), limit, tokenizer.eos_id), facts, note)
+    return Model(Engine(reader, Prompter(tokenizer, bos), limit, _ends(directory, tokenizer.eos_id)), facts, note)
+
+
+def called(name: str, directory: Path) -> str:
+    """What a model is called in results: its name on the hub, or the end of its path, whichever machine that is on."""
+    if not Path(name).expanduser().is_dir():
+        return name
+    parts = directory.resolve().parts[1:]
+    return "/".join(parts[-2:] if is_checkpoint(directory) else parts[-1:])
+
+
+def _ends(directory: Path, eos: int | None) -> frozenset[int]:
+    """Ids that end a text: the tokenizer's EOS, and those that the model's files name beside it."""
+    ends = {eos}
+    for name in ("generation_config.json", "config.json"):
+        found = (read_json(directory / name) or {}).get("eos_token_id")
+        ends |= set(found) if isinstance(found, list) else {found}
+    return frozenset(one for one in ends if isinstance(one, int))
 
 
 def weights_fingerprint(directory: Path) -> str:
-    """16 hex digits over config.json and the sizes and PIECES evenly spread pieces of every file of weights.
-
-    Not over every byte: those of a large model take longer to hash than its evaluation.
-    """
-    digest = hashlib.sha256((directory / "config.json").read_bytes())
-    files = [
-        p for p in sorted(directory.rglob("*")) if p.suffix in (".safetensors", ".bin") and "optimizer" not in p.parts
-    ]
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.relative_to(directory)} {size}\n".encode())
+    """16 hex digits over config.json and every file of weights, at the speed of memory."""
+    digest = xxhash.xxh3_128((directory / "config.json").read_bytes())
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory)
+        if path.suffix not in (".safetensors", ".bin") or "optimizer" in name.parts:
+            continue
+        digest.update(f"{name} {path.stat().st_size}\n".encode())
         with path.open("rb") as file:
-            for place in sorted({size * piece // PIECES for piece in range(PIECES)} | {max(0, size - PIECE)}):
-                file.seek(place)
-                digest.update(file.read(PIECE))
+            while block := file.read(BLOCK):
+                digest.update(block)
     return digest.hexdigest()[:16]
 
 

@@ -73,7 +73,8 @@ class Prompter:
         head, rest = self._split(group.prefix, [text for one in texts for text in one])
         encoded = iter(rest)
         lines = [[next(encoded) for _ in one] for one in texts]
-        common = min(_common([line[0] for line in lines]), min(len(line[0]) for line in lines) - 1)
+        common = _common([ids for line in lines for ids in line])
+        common = min(common, min(len(ids) for line in lines for ids in line) - 1)
         shared = [*head, *lines[0][0][:common]]
         if common < 0:  # an empty text after the prefix
             shared, lines = head[:-1], [[head[-1:] + ids for ids in line] for line in lines]
@@ -158,8 +159,8 @@ def _common(lists: Sequence[Sequence[int]]) -> int:
 def bos_of(tokenizer: Tokenizer, directory: Path, asked: str) -> int | None:
     """The id that prompts begin with, or None. asked: yes, no, or auto, which is what the files say of `add_bos_token`.
 
-    Where they do not say: what a tokenizer.json's own template adds, and else a BOS that is not EOS as well (GPT-2's is, and
-    begins nothing), since it has no other use; `splice build` begins documents with it too.
+    Where they do not say: what a tokenizer.json's own template adds; of a SentencePiece model, as Llama does, its BOS. The
+    tokenizers that `splice build` trains say so, since it begins documents with it.
     Raises SpliceError for a BOS that is asked for of a tokenizer without one.
     """
     if asked == "no":
@@ -173,14 +174,14 @@ def bos_of(tokenizer: Tokenizer, directory: Path, asked: str) -> int | None:
     path = directory / "tokenizer_config.json"
     said = json.loads(path.read_text(encoding="utf-8")).get("add_bos_token") if path.is_file() else None
     if said is None:
-        said = _template_adds(directory, tokenizer.bos_id) or tokenizer.bos_id != tokenizer.eos_id
+        said = _template_adds(directory, tokenizer.bos_id)
     return tokenizer.bos_id if said else None
 
 
 def _template_adds(directory: Path, bos: int | None) -> bool:
     path = directory / "tokenizer.json"
     if bos is None or not path.is_file():
-        return False
+        return bos is not None
     from tokenizers import Tokenizer as Reference
 
     return Reference.from_file(str(path)).encode("a").ids[:1] == [bos]

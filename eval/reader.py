@@ -40,7 +40,12 @@ class Net(Protocol):
 
 
 class Reader(Protocol):
-    """What the engine asks of a model; SharedReader reads a prefix once, WholeReader (whole.py) cannot."""
+    """What the engine asks of a model; SharedReader reads a prefix once, WholeReader (whole.py) cannot.
+
+    most: tokens of a query and its answer that may follow a shared prefix; None: any.
+    """
+
+    most: int | None
 
     def read(self, ids: Sequence[int], room: int) -> object:
         """Read a prefix; `room`: the tokens that the longest query and its answer will take."""
@@ -57,6 +62,12 @@ class Reader(Protocol):
         """Negative log-likelihood of ids[1:], each after all before it: float32 [T - 1], nats."""
 
 
+def require_finite(values: Tensor) -> None:
+    """Raises SpliceError for logits that are no numbers: whatever is made of them would look like an answer."""
+    if not values.isfinite().all():
+        raise SpliceError("the model's logits are no finite numbers; try --dtype float32, or another checkpoint")
+
+
 class SharedReader:
     """chunk: tokens of a prefix read at a time; batch_tokens: tokens of queries in one pass."""
 
@@ -65,6 +76,7 @@ class SharedReader:
         self._fot = net.fot
         self._chunk = net.fot.local_context if net.fot else chunk
         self._batch_tokens = batch_tokens
+        self.most = net.fot.local_context - net.fot.last_context if net.fot else None
         self._last: tuple[list[int], Cache] = ([], Cache())
 
     @torch.inference_mode()
@@ -134,6 +146,7 @@ class SharedReader:
             at = [row * size + place for row, i in enumerate(batch) for place in places[i]]
             logits = self._net.run(self._tensor(ids.ravel()), rows, self._tensor(at)).float()
             best, normaliser = logits.argmax(-1), logits.logsumexp(-1)
+            require_finite(normaliser)
             index = {place: number for number, place in enumerate(at)}
             wanted = [
                 (index[row * size + place], token)
@@ -189,6 +202,7 @@ class SharedReader:
         logits = self._net.run(self._tensor(ids.ravel()), rows, ends)
         real = columns < lengths[:, None]  # kept tokens that are no padding, [Q, s]
         for step in range(tokens):
+            require_finite(logits)
             chosen = logits.argmax(-1)
             going = []
             for line, (row, token) in enumerate(zip(alive, chosen.tolist(), strict=True)):
@@ -215,5 +229,6 @@ class SharedReader:
                 cache.close()
             stop = min(start + self._chunk, len(ids) - 1)
             piece, targets = self._tensor(ids[start:stop]), self._tensor(ids[start + 1 : stop + 1])
-            losses.append(self._net.losses(piece, cache, targets).cpu().numpy())
-        return np.concatenate(losses) if losses else np.zeros(0, np.float32)
+            losses.append(self._net.losses(piece, cache, targets))
+            require_finite(losses[-1])
+        return torch.cat(losses).cpu().numpy() if losses else np.zeros(0, np.float32)

@@ -27,7 +27,7 @@ from .summary import number, summarise, summary_table
 from .task import Loaded, Task
 
 FORMAT = 1  # of results
-PLACES = ("data_dir",)  # settings that say where, not what
+PLACES = ("data_dir", "data")  # settings that say where, not what
 LIBRARIES = ("splice-data", "torch", "transformers", "tokenizers", "numpy")
 
 

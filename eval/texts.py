@@ -59,15 +59,20 @@ def texts(source: str, text_field: str) -> Iterator[tuple[str, str]]:
 
 
 def source_record(source: str) -> DataFile:
-    """What identifies a source: the sha256 of a file; of a directory or a dataset of the hub, its name alone."""
+    """What identifies a source: sha256 of a file, or of a directory's names and files; of a dataset of the hub, its name."""
     path = Path(source)
-    if not path.is_file():
-        return DataFile(source if source.startswith("hub:") else path.name, "", known=False)
-    digest = hashlib.sha256()
+    if path.is_file():
+        return DataFile(path.name, _sha256(path), known=False)
+    if not path.is_dir():
+        return DataFile(source, "", known=False)
+    files = (file for file in sorted(path.rglob("*")) if file.is_file())
+    listed = "".join(f"{file.relative_to(path)} {_sha256(file)}\n" for file in files)
+    return DataFile(path.name, hashlib.sha256(listed.encode()).hexdigest(), known=False)
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return DataFile(path.name, digest.hexdigest(), known=False)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def ids_of(dataset: PackedDataset, example: int) -> np.ndarray:

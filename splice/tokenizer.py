@@ -212,7 +212,7 @@ def train_tokenizer(sample: Iterable[bytes], vocab_size: int, directory: Path) -
         show_progress=False,
     )
     trained.train_from_iterator((document.decode("utf-8", "replace") for document in sample), trainer)
-    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "add_bos_token": True}
     _write(Path(directory) / "tokenizer.json", trained.to_str().encode())
     _write(Path(directory) / "tokenizer_config.json", _to_json(HUB_DEFAULTS | roles))
 

@@ -81,8 +81,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -
             _plain(q[:, :, i : i + step], k, v, None if mask is None else mask[:, i : i + step], scale) for i in pieces
         ]
         return torch.cat([out for out, _ in done], 2), torch.cat([lse for _, lse in done], 2)
-    scores = q @ k.transpose(-1, -2)
-    scores = (scores if scores.dtype == torch.float64 else scores.float()) * scale
+    if q.dtype in (torch.float16, torch.bfloat16):  # the kernels do not round scores either
+        q, k = q.float(), k.float()
+    scores = q @ k.transpose(-1, -2) * scale
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None], -math.inf)
     lse = scores.logsumexp(-1)

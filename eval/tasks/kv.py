@@ -31,6 +31,11 @@ PUBLISHED = {  # pairs -> sha256, packed and not
         "a0b62bcf5c33d41acd002250633c41f4890071bd05716849513b14a69473cd60",
     )
 }
+POSITIONS = {  # pairs -> where Lost in the Middle put the gold
+    75: (0, 24, 49, 74),
+    140: (0, 34, 69, 104, 139),
+    300: (0, 49, 99, 149, 199, 249, 299),
+}
 EXAMPLES = {"dense": 20, "litm": 500}
 
 
@@ -40,7 +45,7 @@ class KvSettings(TaskSettings):
     mode: Literal["dense", "litm"] = setting("dense", "dense: every key of a dictionary; litm: one key, moved")
     pairs: Integers = setting([75], "of a dictionary; a run for each")
     positions: Positions | None = setting(
-        None, "of the key that is asked for, from 0, or all; default: all, litm: five"
+        None, "of the key that is asked for, from 0, or all; default: all, litm: the published ones"
     )
     examples: int | None = setting(None, "dictionaries; default: 20, litm: 500", ge=1)
     answer_tokens: int = setting(100, "generated at most", ge=1)
@@ -143,7 +148,7 @@ def _query(name: str, record: Record, position: int, item: str) -> Query:
 
 def _positions(settings: KvSettings, pairs: int) -> list[int]:
     everywhere: Positions | None = "all" if settings.mode == "dense" else None
-    return chosen("kv", settings.positions or everywhere, pairs)
+    return chosen("kv", settings.positions or everywhere, pairs, POSITIONS)
 
 
 def _example(where: str, row: dict[str, Any], pairs: int) -> Example:

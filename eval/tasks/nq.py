@@ -48,7 +48,7 @@ class NqSettings(TaskSettings):
 
     scorer: Literal["match", "likelihood", "generate"] = setting("generate", "how an answer is found: generate alone")
     documents: Integers = setting([20], "in a prompt, with the one that answers; a run for each")
-    positions: Positions | None = setting(None, "of the document that answers, from 0, or all; default: five")
+    positions: Positions | None = setting(None, "of the document that answers, from 0, or all; default: the published ones")
     examples: int = setting(500, "questions, the first of the file", ge=1)
     answer_tokens: int = setting(100, "generated at most", ge=1)
 
@@ -77,7 +77,7 @@ class Nq(Task):
         for documents in settings.documents:
             if documents < 1:
                 raise SpliceError(f"nq: --documents {documents}, but a prompt has 1 at least")
-            chosen("nq", settings.positions, documents)
+            chosen("nq", settings.positions, documents, PUBLISHED)
         return [(f"nq-{n}", settings.model_copy(update={"documents": [n]})) for n in settings.documents]
 
     def load(self, settings: NqSettings) -> Loaded:
@@ -102,7 +102,7 @@ class Nq(Task):
 
     def groups(self, settings: NqSettings, loaded: Loaded, count: Count) -> Iterator[Group]:
         (documents,) = settings.documents
-        positions = chosen("nq", settings.positions, documents)
+        positions = chosen("nq", settings.positions, documents, PUBLISHED)
         for number, example in enumerate(loaded.rows):
             item = f"question-{number:04d}"
             for p in reversed(positions):
@@ -110,7 +110,7 @@ class Nq(Task):
                 shown = [*example.distractors[:p], example.gold, *example.distractors[p:]]
                 suffix = f"Question: {example.question}\nAnswer:"
                 answers = tuple(f" {answer}" for answer in example.answers)
-                query = Query(name, item, suffix, answers, tags={"position": p})
+                query = Query(name, item, suffix, answers, end="\n", tags={"position": p})
                 yield Group(name, item, f"{HEAD}{numbered(shown)}\n\n", (query,))
 
     def score(self, settings: NqSettings, query: Query, answer: Answer) -> dict[str, float]:
@@ -119,7 +119,7 @@ class Nq(Task):
 
     def size(self, settings: NqSettings, loaded: Loaded) -> int:
         (documents,) = settings.documents
-        return len(loaded.rows) * len(chosen("nq", settings.positions, documents))
+        return len(loaded.rows) * len(chosen("nq", settings.positions, documents, PUBLISHED))
 
 
 def _example(where: str, row: dict[str, Any], shown: int) -> Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,13 @@ class PerplexitySettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class Window:
-    """Some of a document, in text or in ids, from its token `start` on. queries: none, all of it is predicted."""
+class Text:
+    """A document, in text or in ids; a sample is a window of it, of which there are `windows`, all of one cluster."""
 
     id: str
-    cluster: str
     content: str | np.ndarray
-    start: int
-    queries: tuple[Query, ...] = ()
+    windows: int
+    queries: tuple[Query, ...] = ()  # none: every token is predicted
 
 
 class Perplexity(Task):
@@ -70,7 +70,7 @@ class Perplexity(Task):
         return "negative log-likelihood of each token, nats"
 
     def groups(self, settings: PerplexitySettings, loaded: Loaded, count: Count) -> Iterator[Group]:
-        """Windows, all of a document one after another; too short ones are found out by `samples`."""
+        """Documents of at least the context's length."""
         assert settings.data
         (length,) = settings.context
         if loaded.rows is not None:
@@ -80,48 +80,53 @@ class Perplexity(Task):
         else:
             found = texts(settings.data, settings.text_field)
         documents = 0
+        times: Counter[str] = Counter()
         for name, content in found:
             tokens = count(content) if isinstance(content, str) else len(content)
             if tokens < length:
                 continue
             documents += 1
-            for number in range(min(settings.windows, tokens // length)):
-                yield Window(f"{name}#{number}", name, content, number * length)  # type: ignore[misc]
+            times[name] += 1
+            unique = name if times[name] == 1 else f"{name} ({times[name]})"
+            yield Text(unique, content, min(settings.windows, tokens // length))  # type: ignore[misc]
             if documents == settings.documents:
                 return
         if not documents:
             raise SpliceError(f"{settings.data}: no document of {length:,} tokens or more; take a shorter --context")
 
     def samples(self, engine: Engine, settings: PerplexitySettings, group: Any, check: int) -> list[dict[str, Any]]:
-        """One sample: sums of nats by bucket."""
+        """A sample a window: sums of nats by bucket."""
         (length,) = settings.context
-        content = group.content
-        ids = engine.prompter.ids(content) if isinstance(content, str) else content.tolist()
-        bos = [] if engine.prompter.bos is None or not isinstance(content, str) else [engine.prompter.bos]
-        window = [*bos, *ids[group.start : group.start + length - len(bos)]]
-        losses = engine.losses(window, group.id)
-        buckets = [
-            [
-                start,
-                min(2 * start, length),
-                float(losses[start - 1 : 2 * start - 1].sum(dtype=np.float64)),
-                min(2 * start, length) - start,
-            ]
-            for start in (2**k for k in range((length - 1).bit_length()))
-        ]
-        return [
-            {
-                "id": group.id,
-                "group": group.id,
-                "cluster": group.cluster,
-                "item": group.id,
-                "tags": {},
-                "prefix": hashlib.sha256(np.asarray(window, np.uint32).tobytes()).hexdigest()[:16],
-                "prefix_tokens": len(window),
-                "scores": {"nll": float(losses.mean(dtype=np.float64))},
-                "buckets": buckets,
-            }
-        ]
+        content, bos = group.content, engine.prompter.bos
+        if isinstance(content, str):
+            ids, begin = engine.prompter.ids(content), [] if bos is None else [bos]
+        else:
+            ids, begin = content.tolist(), []
+        samples = []
+        for number in range(group.windows):
+            window = [*begin, *ids[number * length : (number + 1) * length - len(begin)]]
+            name = f"{group.id}#{number}"
+            losses = engine.losses(window, name)
+            samples.append(
+                {
+                    "id": name,
+                    "group": group.id,
+                    "cluster": group.id,
+                    "item": name,
+                    "tags": {},
+                    "prefix": hashlib.sha256(np.asarray(window, np.uint32).tobytes()).hexdigest()[:16],
+                    "prefix_tokens": len(window),
+                    "scores": {"nll": float(losses.mean(dtype=np.float64))},
+                    "buckets": [_bucket(losses, 2**k) for k in range((length - 1).bit_length())],
+                }
+            )
+        return samples
 
     def score(self, settings: PerplexitySettings, query: Query, answer: Answer) -> dict[str, float]:
         raise NotImplementedError  # samples above has no queries
+
+
+def _bucket(losses: np.ndarray, start: int) -> list[float]:
+    """[from, to, nats, tokens] of positions start to 2 start - 1; losses[0] is that of position 1."""
+    inside = losses[start - 1 : 2 * start - 1]
+    return [start, start + len(inside), float(inside.sum(dtype=np.float64)), len(inside)]

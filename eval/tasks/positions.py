@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from splice.errors import SpliceError
@@ -12,13 +13,15 @@ Positions = Literal["all"] | Integers
 FEW = 5
 
 
-def chosen(task: str, positions: Positions | None, n: int) -> list[int]:
-    """Positions of 0 .. n-1, ascending. None: the first, the last and three between (0, 4, 9, 14, 19 of 20).
+def chosen(task: str, positions: Positions | None, n: int, published: Mapping[int, Sequence[int]]) -> list[int]:
+    """Positions of 0 .. n-1, ascending. None: those published for n, else the first, the last and three between.
 
     Raises SpliceError for one that is out of range.
     """
     if positions == "all":
         return list(range(n))
+    if positions is None and n in published:
+        return list(published[n])
     if positions is None:
         return sorted({k * (n - 1) // (FEW - 1) for k in range(FEW)})
     wrong = [position for position in positions if not 0 <= position < n]

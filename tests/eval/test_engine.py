@@ -33,7 +33,7 @@ def llama(tmp_path_factory):
     config = transformers.LlamaConfig(**LLAMA | {"vocab_size": len(letters)})
     lively(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
-    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names})
     )
@@ -141,7 +141,7 @@ def test_eos_ends_and_is_not_text(engine, llama):
     suffix = "Question: what is kana?\nType:"
     ids, tokenizer = said(llama, LINES + suffix, 6)
     place = next(i for i in range(1, 6) if ids[i] not in ids[:i])
-    ending = Engine(engine.reader, engine.prompter, engine.limit, ids[place])
+    ending = Engine(engine.reader, engine.prompter, engine.limit, frozenset({ids[place]}))
     answer = ending.answer(group_of(Query("0", "0", suffix, ("x",))), {0: 6}).answers[0]
     assert answer.text == tokenizer.decode(ids[:place])
 
@@ -161,7 +161,49 @@ def test_a_prompt_with_its_answer_has_to_fit(engine, generate):
     answer = max(len(prompts.queries[0].tree.paths[0]), generate)
     tokens = len(prompts.prefix) + len(prompts.queries[0].suffix) + answer
     asked = {0: generate} if generate else {}
-    Engine(engine.reader, engine.prompter, tokens, None).answer(group_of(query), asked)
+    Engine(engine.reader, engine.prompter, tokens, frozenset()).answer(group_of(query), asked)
     with pytest.raises(TooLong, match=f"g: a prompt of {tokens} tokens, its answer included, is 1 over") as error:
-        Engine(engine.reader, engine.prompter, tokens - 1, None).answer(group_of(query), asked)
+        Engine(engine.reader, engine.prompter, tokens - 1, frozenset()).answer(group_of(query), asked)
     assert error.value.tokens == tokens
+
+
+def test_what_is_right_does_not_change_what_is_generated(fot, engine):
+    """Not even how much of the prompt is in FoT's memory, nor whether it fits."""
+    model = open_model(str(fot), EngineSettings()).engine
+    said = [
+        model.answer(group_of(Query("0", "0", "Question: what is kana?\nType:", (answer,))), {0: 5}).answers[0].text
+        for answer in (" x", " x" * 30)
+    ]
+    assert said[0] == said[1]
+    long = group_of(Query("0", "0", "Type:", ("x" * 9000,)))
+    assert engine.answer(long, {0: 5}).answers[0].text is not None
+    with pytest.raises(TooLong):
+        engine.answer(long, {})
+
+
+def test_long_queries_of_fot_are_prompts_of_their_own(fot):
+    """Local contexts of 64, of which 24 are a prefix's: a query of more than 40 tokens goes to the memory but for its end."""
+    from splice.train.cache import Cache, read
+
+    model = open_model(str(fot), EngineSettings()).engine
+    short, long = "Question: kana?\nType:", "Question: " + "what is kana lonas_x? " * 12 + "\nType:"
+    queries = [Query(str(i), str(i), suffix, (" HUM",)) for i, suffix in enumerate((long, short, long + " x", short))]
+    answered = model.answer(group_of(*queries), dict.fromkeys(range(4), 6))
+    net, prompter = model.reader._net, model.prompter
+    for suffix, answer in ((long, answered.answers[0]), (long + " x", answered.answers[2])):
+        ids = torch.tensor([[prompter.bos, *prompter.ids(LINES + suffix)]])
+        cache, tokens = Cache(), []
+        with torch.no_grad():
+            # the last 24 tokens, and the one that generation goes on from, stay local
+            read(net._model, ids[:, :-25], cache)
+            cache.close()
+            logits = read(net._model, ids[:, -25:], cache)[:, -1]
+            for _ in range(6):
+                tokens.append(int(logits.argmax()))
+                logits = read(net._model, torch.tensor([[tokens[-1]]]), cache)[:, -1]
+        assert prompter.decode(tokens) == answer.text
+    assert (
+        answered.answers[1].text
+        == answered.answers[3].text
+        == model.answer(group_of(queries[1]), {0: 6}).answers[0].text
+    )

@@ -117,16 +117,44 @@ def test_a_model_that_answers_otherwise_is_found_out(make_model, monkeypatch):
     check(WholeReader(net.model), net_of(directory))  # its own attention is back
 
 
-def test_a_tree_is_read_whole_once_for_each_line(make_model):
+def test_a_prompt_is_read_whole_once_and_its_branches_go_on(make_model):
     net = net_of(make_model(SHARED["qwen2"]))
-    reader, lengths = WholeReader(net.model), []
-    logits = reader._logits
-    reader._logits = lambda ids, last: (lengths.append(len(ids)), logits(ids, last))[1]
+    reader, fed = WholeReader(net.model), []
+    feed = reader._feed
+    reader._feed = lambda ids, past, last: (fed.append(len(ids)), feed(ids, past, last))[1]
     reader.score(PREFIX, [grow([1, 2], [[5], [6], [7]])])
-    assert lengths == [122]
-    lengths.clear()
-    reader.score(PREFIX, [grow([1, 2], [[5, 6], [5, 7], [8, 9]])])
-    assert lengths == [123, 123]
+    assert fed == [122]
+    fed.clear()
+    reader.score(PREFIX, [grow([1, 2], [[5, 6], [5, 7], [8, 9, 10]])])
+    assert fed == [122, 1, 1, 1]
+
+
+def test_positions_that_depend_on_the_length_are_found_out(make_model):
+    """A probe is too short to see it."""
+    for kind, more in (
+        ("dynamic", {"factor": 2.0}),
+        ("longrope", {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 128}),
+    ):
+        rope = {"rope_type": kind, "rope_theta": 10000.0, **more}
+        net = net_of(make_model(transformers.LlamaConfig(**SIZES, rope_parameters=rope)))
+        assert f"({kind} RoPE)" in why_whole(net)
+
+
+def test_logits_that_are_no_numbers(make_model):
+    net = net_of(make_model(SHARED["qwen2"]))
+    assert why_whole(net) is None
+    shared, whole = SharedReader(net, 32, 4096), WholeReader(net_of(make_model(SHARED["qwen2"])).model)
+    for model in (net.model, whole._model):
+        model.model.norm.weight[0] = float("nan")
+    for reader in (shared, whole):
+        prefix = reader.read(PREFIX, 8)
+        for ask in (
+            lambda reader=reader, prefix=prefix: reader.score(prefix, [grow([1], [[2]])]),
+            lambda reader=reader, prefix=prefix: reader.generate(prefix, [[1]], 2, lambda row, ids: False),
+            lambda reader=reader: reader.losses(PREFIX),
+        ):
+            with pytest.raises(SpliceError, match="logits are no finite numbers"):
+                ask()
 
 
 def test_what_cannot_be_loaded(make_model, tmp_path):

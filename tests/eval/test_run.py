@@ -46,7 +46,7 @@ def test_a_run_leaves_its_result_and_its_samples(done, llama):
     assert (facts["groups"], facts["queries"], facts["clusters"], facts["unit"]) == (3, 60, 3, "dictionaries")
     assert facts["metrics"]["match"]["mean"] == 0.0
     assert [row["value"] for row in facts["by"]["position"]] == list(range(20))
-    assert facts["model"]["name"] == str(llama)
+    assert facts["model"]["name"] == llama.name
     assert facts["model"]["backend"] == "splice"
     assert len(result.samples) == 60
     sample = result.samples[21]

@@ -229,15 +229,18 @@ def test_kv_refuses_what_it_cannot_do(tmp_path):
         Run("kv", data_dir=tmp_path, mode="litm", pairs=2)
 
 
-def test_positions_are_five_by_default():
-    assert chosen("nq", None, 20) == [0, 4, 9, 14, 19]
-    assert chosen("kv", None, 75) == [0, 18, 37, 55, 74]
-    assert chosen("kv", None, 3) == [0, 1, 2]
-    assert chosen("nq", None, 1) == [0]
-    assert chosen("kv", "all", 3) == [0, 1, 2]
-    assert chosen("kv", [2, 0, 2], 3) == [0, 2]
+def test_positions_are_the_published_ones_or_five_by_default():
+    published = {10: (0, 4, 9)}
+    assert chosen("nq", None, 10, published) == [0, 4, 9]
+    assert chosen("nq", None, 20, published) == [0, 4, 9, 14, 19]
+    assert chosen("kv", None, 3, published) == [0, 1, 2]
+    assert chosen("nq", None, 1, published) == [0]
+    assert chosen("nq", "all", 10, published) == list(range(10))
+    assert chosen("nq", [2, 0, 2], 10, published) == [0, 2]
     with pytest.raises(SpliceError, match="kv: --positions -1, but positions are 0 to 2 here"):
-        chosen("kv", [0, -1], 3)
+        chosen("kv", [0, -1], 3, published)
+    litm = Run("kv", mode="litm", pairs=75, examples=1).groups
+    assert [group.queries[0].tags["position"] for group in litm] == [74, 49, 24, 0]
 
 
 # --------------------------------------------------------------------------------------------------- demonstrations
@@ -957,7 +960,7 @@ def test_the_publishers_trec_is_known_and_the_same(shared_data, tmp_path):
 def test_real_dbpedia(shared_data):
     run = Run("dbpedia", data_dir=shared_data, unverified_data=False, shots=380, sets=2)
     (file,) = run.loaded.files
-    assert (file.name, file.known) == ("dhim_val.csv.gz", True)
+    assert (file.name, file.known) == ("dhim_val.csv", True)
     assert file.subset.startswith("5,000-row subset of DBpedia14")
     rows = run.loaded.rows
     assert len(rows.test) == 2500
@@ -982,8 +985,8 @@ def test_real_hotpotqa(shared_data):
 def test_real_kv(shared_data):
     run = Run("kv", data_dir=shared_data, unverified_data=False, mode="litm", examples=3)
     (file,) = run.loaded.files
-    assert (file.name, file.known, file.subset) == ("kv-retrieval-75_keys.jsonl.gz", True, None)
-    assert [group.queries[0].tags["position"] for group in run.groups] == [74, 55, 37, 18, 0] * 3
+    assert (file.name, file.known, file.subset) == ("kv-retrieval-75_keys.jsonl", True, None)
+    assert [group.queries[0].tags["position"] for group in run.groups] == [74, 49, 24, 0] * 3
     query = run.groups[0].queries[0]
     assert query.suffix == ' "2a8d601d-1d69-4e64-9f90-8ad825a74195"\nCorresponding value:'
     assert query.answers[0] == " bb3ba2a5-7de8-434b-a86e-a88bb9fa7289"
@@ -996,8 +999,8 @@ def test_real_kv(shared_data):
 def test_real_nq(shared_data):
     run = Run("nq", data_dir=shared_data, unverified_data=False, examples=5)
     assert [(file.name, file.known) for file in run.loaded.files] == [
-        ("nq-open-oracle.jsonl.gz", True),
-        ("2wikimultihopqa_corpus.json.gz", True),
+        ("nq-open-oracle.jsonl", True),
+        ("2wikimultihopqa_corpus.json", True),
     ]
     assert [group.queries[0].tags["position"] for group in run.groups] == [19, 14, 9, 4, 0] * 5
     for group in run.groups:
