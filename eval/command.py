@@ -4,7 +4,6 @@ file; `compare` and `plot`."""
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from splice.errors import SpliceError
 from splice.options import command, option, parameter
 
-from .settings import EngineSettings, flags, lists, make
+from .settings import ENGINE, EngineSettings, flags, lists, make
 from .task import Task
 from .tasks import TASKS
 
@@ -105,25 +104,10 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
     from rich.console import Console
 
     with needing("eval"):
-        from .models import open_model
-        from .run import evaluate
+        from .run import run_all
         from .screen import Screen
 
-        screen = Screen(Console())
-        variants = [variant for task, settings in runs for variant, _ in task.variants(settings)]
-        twice = [variant for variant, times in Counter(variants).items() if times > 1]
-        if twice:  # what is wrong is said before a model is loaded
-            raise SpliceError(f"two runs are called {twice[0]}; give them another --output each, or leave one out")
-        for name, below in _places(names, output, apart):
-            model, opened = None, None
-            for task, settings in runs:
-                wanted = settings.model_dump(include=ENGINE)
-                if model is None or wanted != opened:
-                    model = None  # or both would be in memory
-                    model, opened = open_model(name, settings), wanted
-                    if model.note:
-                        screen.say(model.note)
-                evaluate(model, task, settings, below, screen)
+        run_all(runs, _places(names, output, apart), Screen(Console()))
 
 
 def _places(names: list[str], output: Path, apart: bool = False) -> list[tuple[str, Path]]:
@@ -133,9 +117,6 @@ def _places(names: list[str], output: Path, apart: bool = False) -> list[tuple[s
     short = [name.replace("/", "-") for name in distinct_names([Path(name) for name in names])]
     below = [output / name if apart or len(names) > 1 else output for name in short]
     return list(zip(names, below, strict=True))
-
-
-ENGINE = {"backend", "device", "dtype", "bos", "chunk", "batch_tokens", "max_context"}  # what a model is opened with
 
 
 @contextmanager
@@ -201,17 +182,19 @@ app.command("harness", short_help="MMLU, GSM8K and all other tasks of lm-evaluat
 
 
 def gathered(arguments: list[str]) -> list[str]:
-    """`--positions 0 37 74` as one word: of the settings that take several values, all up to the next option."""
+    """`--positions 0 37 74` as one word, `--model A B` as that option twice: all up to the next option."""
     if len(arguments) < 2 or arguments[1] not in TASKS:
         return arguments
     several = {f"--{name.replace('_', '-')}" for name in lists(TASKS[arguments[1]].settings)}
     out: list[str] = []
-    taking = False
+    option = ""
     for argument in arguments:
-        if taking and not argument.startswith("-") and not out[-1].startswith("-"):
+        more = not argument.startswith("-") and out and not out[-1].startswith("-")
+        if more and option in several:
             out[-1] += f",{argument}"
             continue
-        if argument.startswith("-"):
-            taking = argument in several
+        if more and option == "--model":
+            out.append(option)
+        option = argument if argument.startswith("-") else option
         out.append(argument)
     return out

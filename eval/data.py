@@ -10,6 +10,7 @@ import csv
 import gzip
 import hashlib
 import io
+import logging
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -211,6 +212,7 @@ def hub(
             f"{task}: reading {place} of the hub needs `datasets`: pip install 'splice-data[eval]', or give the files "
             "with --data-dir"
         ) from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or each of its retries is told of
     try:
         dataset = load_dataset(name, config, split=split, revision=revision)
         missing = [column for column in columns if column not in dataset.column_names]

@@ -66,8 +66,8 @@ def fill(
             over -= tokens.pop()
     if not taken:
         raise SpliceError(
-            f"{task}: --context {context} holds no demonstration: a query and its answer take up to {rest} tokens and "
-            f"{room} are left; ask for a larger --context"
+            f"{task}: --context {context} holds no demonstration: a query, its answer and a margin of {MARGIN} take up to "
+            f"{context - room} tokens; ask for a larger --context"
         )
     return taken
 

@@ -44,6 +44,10 @@ def open_model(name: str, settings: EngineSettings) -> Model:
     device = _device(settings.device)
     dtype = _dtype(settings.dtype, device)
     backend = _backend(directory, settings.backend)
+    if backend == "transformers" and is_checkpoint(directory):
+        raise SpliceError(
+            f"{name}: a checkpoint, which transformers does not read; export it: splice export {name} --output DIR"
+        )
     tokenizer = load_tokenizer(str(directory))
     net = LlamaNet(directory, dtype, device) if backend == "splice" else HubNet(directory, dtype, device)
     if tokenizer.vocab_size > net.vocab_size:

@@ -24,7 +24,7 @@ def read_runs(path: Path, only: str | None, data_dir: Path | None) -> list[tuple
 
     Raises SpliceError for a file that cannot be read, a task or a setting that does not exist.
     """
-    values = read_config(path)
+    values = read_config(path, "name a YAML file of runs")
     unknown = set(values) - {"runs", "defaults"}
     if unknown or not isinstance(values.get("runs"), list):
         what = f"no such key: {', '.join(sorted(unknown))}" if unknown else "no list of `runs`"

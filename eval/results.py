@@ -134,6 +134,8 @@ def start(directory: Path, plan: dict[str, Any]) -> Samples | None:
     """Begin or go on with a run; None where it is finished. Raises SpliceError where another run is in its place."""
     directory.mkdir(parents=True, exist_ok=True)
     found = read_json(directory / PLAN)
+    if found is not None and found.get("fingerprint") != plan["fingerprint"] and not _asked(directory):
+        found = None  # it was refused before it asked anything
     if found is not None and found.get("fingerprint") != plan["fingerprint"]:
         raise SpliceError(
             f"{directory}: holds another run ({_difference(found, plan)}); give another --output, or remove that directory"
@@ -143,8 +145,17 @@ def start(directory: Path, plan: dict[str, Any]) -> Samples | None:
             (directory / name).unlink(missing_ok=True)
         write_json(directory / PLAN, plan, sync=True)
     elif (directory / RESULT).is_file():
-        return None
+        asked = (read_json(directory / RESULT) or {}).get("queries")
+        if asked == (directory / SAMPLES).read_bytes().count(b"\n"):
+            return None
+        (directory / RESULT).unlink()  # its samples are not whole
     return Samples(directory)
+
+
+def _asked(directory: Path) -> bool:
+    """Whether there is a sample, or a result."""
+    samples = directory / SAMPLES
+    return (directory / RESULT).is_file() or (samples.is_file() and samples.stat().st_size > 0)
 
 
 def finish(directory: Path, result: dict[str, Any], log: dict[str, Any]) -> None:
@@ -155,7 +166,7 @@ def finish(directory: Path, result: dict[str, Any], log: dict[str, Any]) -> None
 
 
 def _difference(found: dict[str, Any], plan: dict[str, Any]) -> str:
-    """Which settings, or what else, differ: `settings.pairs 75, not 300`."""
+    """Which settings, or what else, differ: `settings.pairs: 75 there, 300 here`."""
 
     def flat(value: Any, at: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
@@ -164,5 +175,5 @@ def _difference(found: dict[str, Any], plan: dict[str, Any]) -> str:
 
     ours, theirs = flat(plan), flat(found)
     keys = [k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k) and k != "fingerprint"]
-    said = [f"{key} {theirs.get(key)!r}, not {ours.get(key)!r}" for key in keys[:3]]
+    said = [f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} here" for key in keys[:3]]
     return "; ".join(said) or "of another version"

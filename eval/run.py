@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
+import signal
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -14,15 +18,15 @@ from typing import Any
 
 import torch
 
-from splice.errors import RESUME_EVALUATION, EvaluationFailed, Interrupted
+from splice.errors import RESUME_EVALUATION, EvaluationFailed, Interrupted, SpliceError
 from splice.files import read_json
 from splice.lock import locked
 
 from .engine import TooLong
-from .models import Model
-from .results import RESULT, finish, start
+from .models import Model, open_model
+from .results import RESULT, SAMPLES, finish, start
 from .screen import Screen
-from .settings import EngineSettings
+from .settings import ENGINE
 from .summary import number, summarise, summary_table
 from .task import Loaded, Task
 
@@ -31,26 +35,62 @@ PLACES = ("data_dir", "data")  # settings that say where, not what
 LIBRARIES = ("splice-data", "torch", "transformers", "tokenizers", "numpy")
 
 
-def evaluate(model: Model, task: Task, settings: EngineSettings, output: Path, screen: Screen) -> list[dict[str, Any]]:
-    """Run all variants of a task that the settings ask for, into OUTPUT/NAME each; gives their results, and shows them.
+def run_all(runs: Sequence[tuple[Task, Any]], models: Sequence[tuple[str, Path]], screen: Screen) -> None:
+    """Every run on every model (its name, where its results go). Settings and data of all are looked at before a model is opened.
 
-    What is finished is not run again; what was begun goes on at the group where it stopped. Raises SpliceError for settings
-    and data that do not do, TooLong for a prompt over the context, EvaluationFailed where memory or disk run out.
+    Raises SpliceError for settings and data that do not do, and as open_model and evaluate; EvaluationFailed where all prompts of
+    all runs were left out as too long.
     """
-    results = []
-    for name, variant in task.variants(settings):
-        loaded = task.load(variant)
-        directory = output / name
-        with _failing_clearly(), locked(directory, "evaluation"):
-            result = _run(model, task, name, variant, loaded, directory, screen)
+    planned = [(task, name, settings) for task, asked in runs for name, settings in task.variants(asked)]
+    twice = [name for name, times in Counter(name for _, name, _ in planned).items() if times > 1]
+    if twice:
+        raise SpliceError(f"two runs are called {twice[0]}; give them another --output each, or leave one out")
+    for _, _, settings in planned:
+        if settings.data_dir is not None and not settings.data_dir.is_dir():
+            raise SpliceError(f"--data-dir {settings.data_dir}: no such directory")
+    for _, output in models:
+        _require_writable(output)
+    loaded = [task.load(settings) for task, _, settings in planned]
+    left_out, done = [], 0
+    for model_name, output in models:
+        model, opened = None, None
+        for (task, name, settings), data in zip(planned, loaded, strict=True):
+            wanted = settings.model_dump(include=ENGINE)
+            if model is None or wanted != opened:
+                model = None  # or both would be in memory
+                model, opened = open_model(model_name, settings), wanted
+                if model.note:
+                    screen.say(model.note)
+            result = evaluate(model, task, name, settings, data, output, screen)
+            if result is None:
+                left_out.append(f"{name} of {model_name}")
+            else:
+                done += 1
+    if left_out and not done:
+        raise EvaluationFailed("every prompt was over the model's context; ask for shorter ones")
+    if left_out:
+        screen.say(f"left out as too long: {', '.join(left_out)}")
+
+
+def evaluate(
+    model: Model, task: Task, name: str, settings: Any, loaded: Loaded, output: Path, screen: Screen
+) -> dict[str, Any] | None:
+    """One run, into OUTPUT/NAME; gives its result, and shows it. None where all its prompts were left out as too long.
+
+    What is finished is not run again; what was begun goes on at the group where it stopped. Raises TooLong for a prompt over the
+    context, EvaluationFailed where memory or disk run out, SpliceError where another run is in its place.
+    """
+    directory = output / name
+    with _interrupted_once(), _failing_clearly(directory), locked(directory, "evaluation"):
+        result = _run(model, task, name, settings, loaded, directory, screen)
+    if result is not None:
         screen.console.print(summary_table(result))
-        results.append(result)
-    return results
+    return result
 
 
 def _run(
     model: Model, task: Task, name: str, settings: Any, loaded: Loaded, directory: Path, screen: Screen
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     plan = make_plan(model, task, name, settings, loaded)
     samples = start(directory, plan)
     if samples is None:
@@ -84,10 +124,11 @@ def _run(
     finally:
         samples.close()
     if not asked:
-        raise EvaluationFailed(
-            f"{name}: every prompt is over the model's context of {model.engine.limit:,} tokens (the longest has "
-            f"{skipped['longest']:,}); ask for shorter ones"
+        screen.say(
+            f"{name}: left out, every prompt is over the model's context of {model.engine.limit:,} tokens (the longest has "
+            f"{skipped['longest']:,})"
         )
+        return None
     result = plan | _figures(asked, task, settings, skipped)
     seconds = time.monotonic() - began
     log = {
@@ -117,6 +158,32 @@ class Running:
     def text(self) -> str:
         """`match 81.2 so far`."""
         return f"{self._metric} {number(self._metric, self._sum / self._count)} so far" if self._count else ""
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """The first SIGINT interrupts; another, which a terminal sends beside a supervisor's, does not disturb the ending."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _require_writable(output: Path) -> None:
+    """Raises SpliceError where a directory can neither be written to nor be made."""
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is no directory" if not there.is_dir() else "cannot be written to"
+        raise SpliceError(f"--output {output}: {there} {what}; name another one")
 
 
 def make_plan(model: Model, task: Task, name: str, settings: Any, loaded: Loaded) -> dict[str, Any]:
@@ -173,17 +240,24 @@ def _peak_bytes() -> int:
 
 
 @contextmanager
-def _failing_clearly() -> Iterator[None]:
+def _failing_clearly(directory: Path) -> Iterator[None]:
     """Full disks, full memory and interrupts as errors that say how to go on."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         held = str(error).split(". ")[0]
         raise EvaluationFailed(
-            f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. {RESUME_EVALUATION}"
+            f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. {_kept(directory)}"
         ) from error
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise EvaluationFailed(f"{where}{error.strerror or error}. Mend it. {RESUME_EVALUATION}") from error
+        raise EvaluationFailed(
+            f"{error.filename or directory}: {error.strerror or error}; mend it, or name another --output. {_kept(directory)}"
+        ) from error
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted. {RESUME_EVALUATION}") from None
+        raise Interrupted(f"interrupted. {_kept(directory)}") from None
+
+
+def _kept(directory: Path) -> str:
+    samples = directory / SAMPLES
+    there = samples.is_file() and samples.stat().st_size > 0
+    return RESUME_EVALUATION if there else "Nothing was asked yet."

@@ -28,6 +28,12 @@ def _split(value: Any) -> Any:
     return [value] if isinstance(value, int) else value
 
 
+def _word(value: Any) -> Any:
+    """YAML's yes and no are booleans."""
+    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+
+
+YesNo = Annotated[Literal["auto", "yes", "no"], BeforeValidator(_word)]
 Integers = Annotated[list[int], BeforeValidator(_split)]
 
 
@@ -51,17 +57,21 @@ class EngineSettings(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "of the computation; auto: bfloat16 on CUDA, float32 on a CPU", "Engine"
     )
-    bos: Literal["auto", "yes", "no"] = setting(
-        "auto", "begin prompts with the tokenizer's BOS; auto: as its files say", "Engine"
-    )
+    bos: YesNo = setting("auto", "begin prompts with the tokenizer's BOS; auto: as its files say", "Engine")
     chunk: int = setting(2048, "tokens of a prefix that are read at a time", "Engine", ge=16)
     batch_tokens: int = setting(4096, "tokens of queries in one forward pass", "Engine", ge=1)
+
+
+ENGINE = {"backend", "device", "dtype", "bos", "chunk", "batch_tokens", "max_context"}  # what a model is opened with
 
 
 class TaskSettings(EngineSettings):
     """What tasks add their own settings to. answer_tokens: where answers are generated."""
 
-    scorer: Literal["match", "likelihood", "generate"] = setting("match", "how an answer is found")
+    scorer: Literal["match", "likelihood", "generate"] = setting(
+        "match",
+        "how an answer is found; where there are labels both of the first two are in the results, this one first",
+    )
     answer_tokens: int = setting(32, "generated at most", ge=1)
     limit: int | None = setting(None, "queries of a group at most, the first; for a quick look", ge=1)
 
@@ -76,18 +86,26 @@ def flags(settings: type[BaseModel]) -> dict[str, dict[str, Any]]:
             "annotation": plain(info.annotation),
             "default": _words(info.default),
             "help": info.description,
+            "metavar": _metavar(info.annotation),
             **extra,
         }
     return dict(sorted(described.items(), key=lambda item: item[1]["panel"] != "Task"))
 
 
+def _metavar(annotation: Any) -> str | None:
+    """Of settings that take several values."""
+    if not _is_list(annotation):
+        return None
+    return "INT...|all" if "'all'" in str(annotation) else "INT..."
+
+
+def _is_list(annotation: Any) -> bool:
+    return "list[" in str(annotation)
+
+
 def lists(settings: type[BaseModel]) -> set[str]:
     """The settings that take several values."""
-    return {
-        name
-        for name, info in settings.model_fields.items()
-        if "Integers" in str(info.annotation) or "list[" in str(info.annotation)
-    }
+    return {name for name, info in settings.model_fields.items() if _is_list(info.annotation)}
 
 
 def make(settings: type[BaseModel], values: Mapping[str, Any], where: str = "") -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .settings import TaskSettings
+from .settings import EngineSettings
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -103,7 +103,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     help: ClassVar[str]
-    settings: ClassVar[type[TaskSettings]]
+    settings: ClassVar[type[EngineSettings]]
     metrics: ClassVar[tuple[str, ...]]
     unit: ClassVar[str] = "sets"
 

@@ -35,27 +35,41 @@ def packed(source: str) -> tuple[PackedDataset, DataFile]:
 
 
 def texts(source: str, text_field: str) -> Iterator[tuple[str, str]]:
-    """(id, text) of a source's documents, in order: a text file (also .gz), a tar of them, or what `splice build` reads.
+    """(id, text) of a source's documents, in order: a text file (also .gz), a tar or a directory of them, or what `splice build` reads.
 
     Raises SpliceError for what does not exist or is torn.
     """
     path = Path(source)
-    if path.is_file() and path.name.lower().endswith(TEXT):
-        with _reading(source):
-            data = path.read_bytes()
-            yield path.name, _decode(gzip.decompress(data) if path.suffix == ".gz" else data)
-    elif path.is_file() and path.name.lower().endswith(TAR):
-        with _reading(source), tarfile.open(path) as tar:
-            for member in sorted((m for m in tar if m.isfile()), key=lambda m: m.name):
-                file = tar.extractfile(member)
-                if file is not None:
-                    yield member.name, _decode(file.read())
-    else:
-        settings = SourceSettings(text_field=text_field, max_chars=sys.maxsize)
-        for unit in plan_units([source], settings):
-            for document in read_unit(unit, settings):
-                if isinstance(document, Document):
-                    yield document.id, _decode(document.text)
+    if path.is_file() and path.name.lower().endswith((*TEXT, *TAR)):
+        yield from _file(path, path.name)
+        return
+    settings = SourceSettings(text_field=text_field, max_chars=sys.maxsize)
+    units = plan_units([source], settings)
+    if path.is_dir() and {unit.kind for unit in units} == {"tree"}:
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            yield from _file(file, file.relative_to(path).as_posix())
+        return
+    for unit in units:
+        for document in read_unit(unit, settings):
+            if isinstance(document, Document):
+                yield document.id, _decode(document.text)
+
+
+def _file(path: Path, name: str) -> Iterator[tuple[str, str]]:
+    """A text, packed or not, or the texts of a tar. What has a zero byte is no text."""
+    with _reading(path):
+        if name.lower().endswith(TAR):
+            with tarfile.open(path) as tar:
+                for member in sorted((m for m in tar if m.isfile()), key=lambda m: m.name):
+                    file = tar.extractfile(member)
+                    data = file.read() if file else b""
+                    if b"\0" not in data:
+                        yield member.name, _decode(data)
+            return
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    if b"\0" not in data:
+        yield name, _decode(data)
 
 
 def source_record(source: str) -> DataFile:
@@ -82,7 +96,7 @@ def ids_of(dataset: PackedDataset, example: int) -> np.ndarray:
 
 
 @contextmanager
-def _reading(source: str) -> Iterator[None]:
+def _reading(source: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, tarfile.TarError) as error:

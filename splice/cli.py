@@ -343,7 +343,7 @@ SUPERVISED = {
     "build": _BUILD,
     "mix": _BUILD,
     "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING, True),
-    "eval": ("the evaluation", "a smaller --batch-tokens or --chunk needs less", RESUME_EVALUATION),
+    "eval": ("the evaluation", "a smaller --batch-tokens or --chunk needs less", RESUME_EVALUATION, True),
 }
 
 

@@ -15,7 +15,13 @@ def option(described: dict[str, Any], *names: str) -> Any:
     """The annotation of a typer option for a setting: its annotation, default, help, panel."""
     default = described["default"]
     shown = f" [dim]({default})[/]" if default not in (None, []) and default is not False else ""
-    made = typer.Option(*names, help=described["help"] + shown, show_default=False, rich_help_panel=described["panel"])
+    made = typer.Option(
+        *names,
+        help=described["help"] + shown,
+        show_default=False,
+        rich_help_panel=described["panel"],
+        metavar=described.get("metavar"),
+    )
     values = choices(described["annotation"])
     kind = Literal[values] if values else described["annotation"]
     return Annotated[kind | None, made]

@@ -266,9 +266,9 @@ def read_yaml(path: Path, remedy: str) -> Any:
         raise SpliceError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path, remedy: str = "give a YAML file with --config") -> dict[str, Any]:
     """The `name: value` lines of a file given with --config, {} for an empty one. Raises SpliceError for anything else."""
-    values = read_yaml(path, "give a YAML file with --config")
+    values = read_yaml(path, remedy)
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -48,7 +48,9 @@ class NqSettings(TaskSettings):
 
     scorer: Literal["match", "likelihood", "generate"] = setting("generate", "how an answer is found: generate alone")
     documents: Integers = setting([20], "in a prompt, with the one that answers; a run for each")
-    positions: Positions | None = setting(None, "of the document that answers, from 0, or all; default: the published ones")
+    positions: Positions | None = setting(
+        None, "of the document that answers, from 0, or all; default: the published ones"
+    )
     examples: int = setting(500, "questions, the first of the file", ge=1)
     answer_tokens: int = setting(100, "generated at most", ge=1)
 

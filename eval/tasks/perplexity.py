@@ -12,7 +12,7 @@ import numpy as np
 
 from splice.errors import SpliceError
 
-from ..settings import Integers, TaskSettings, setting
+from ..settings import EngineSettings, Integers, setting
 from ..task import Answer, Count, Group, Loaded, Query, Task
 from ..texts import ids_of, is_dataset, packed, source_record, texts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 
-class PerplexitySettings(TaskSettings):
+class PerplexitySettings(EngineSettings):
     """Of perplexity by position."""
 
     data: str | None = setting(
@@ -65,6 +65,9 @@ class Perplexity(Task):
             dataset, record = packed(settings.data)
             return Loaded(dataset, (record,))
         return Loaded(None, (source_record(settings.data),))
+
+    def scored(self, settings: PerplexitySettings) -> tuple[str, ...]:
+        return self.metrics
 
     def scorer(self, settings: PerplexitySettings) -> str:
         return "negative log-likelihood of each token, nats"

@@ -26,6 +26,8 @@ def words(capsys):
         ("eval kv --positions 0 37 74 --pairs 75", "eval kv --positions 0,37,74 --pairs 75"),
         ("eval kv --positions 0,37 74 --mode litm", "eval kv --positions 0,37,74 --mode litm"),
         ("eval kv --positions all --examples 3", "eval kv --positions all --examples 3"),
+        ("eval kv --model a b --pairs 3", "eval kv --model a --model b --pairs 3"),
+        ("eval run f.yaml --model a --output b", "eval run f.yaml --model a --output b"),
         ("eval trec --context 16384 32768", "eval trec --context 16384,32768"),
         ("eval kv --mode litm dense", "eval kv --mode litm dense"),
         ("eval compare a b", "eval compare a b"),
@@ -143,3 +145,20 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path, capsys):
     assert "kv: --scorer likelihood cannot score it" in words(capsys)
     assert run(["eval", "kv", "--model", str(tmp_path / "nowhere"), "--output", str(tmp_path)]) == 2
     assert "nowhere: no such directory" in words(capsys)
+    kv = ["eval", "kv", "--model", str(tmp_path / "nowhere"), "--output"]
+    assert run([*kv, str(tmp_path), "--data-dir", "nowhere"]) == 2
+    assert "--data-dir nowhere: no such directory" in words(capsys)
+    (tmp_path / "file").write_text("")
+    assert run([*kv, str(tmp_path / "file" / "below")]) == 2
+    assert "file is no directory; name another one" in words(capsys)
+    (tmp_path / "f.yaml").write_text("runs: [{task: kv}, {task: kv, positions: 0}]")
+    models = ["--model", str(tmp_path / "nowhere"), "--output", str(tmp_path)]
+    assert run(["eval", "run", str(tmp_path / "f.yaml"), *models]) == 2
+    assert "two runs are called kv-dense-75" in words(capsys)
+    (tmp_path / "f.yaml").write_text(
+        f"defaults: {{data_dir: {tmp_path}}}\nruns: [{{task: kv}}, {{task: trec, bos: yes}}]"
+    )
+    assert run(["eval", "run", str(tmp_path / "f.yaml"), *models]) == 2
+    assert "no train_5500.label" in words(capsys), "of the second run, before the first is asked"
+    assert run(["eval", "run", str(tmp_path / "nofile.yaml"), *models]) == 2
+    assert "nofile.yaml: cannot be read (No such file or directory); name a YAML file of runs" in words(capsys)

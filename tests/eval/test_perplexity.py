@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import shutil
 import tarfile
 
 import numpy as np
@@ -65,10 +66,15 @@ def test_texts_however_they_lie(llama, tmp_path):
             tar.addfile(member, io.BytesIO(text.encode()))
     (tmp_path / "one.txt.gz").write_bytes(gzip.compress(texts["t0.txt"].encode()))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts.values()))
+    shutil.copytree(tmp_path / "tree", tmp_path / "packed")
+    (tmp_path / "packed" / "t1.txt").unlink()
+    (tmp_path / "packed" / "t1.txt.gz").write_bytes(gzip.compress(texts["t1.txt"].encode()))
+    (tmp_path / "packed" / "model.bin").write_bytes(bytes(range(256)) * 100)  # no text
     got = {}
     for source, more in (
         ("all.tar.gz", []),
         ("tree", []),
+        ("packed", []),
         ("rows.jsonl", ["--text-field", "body"]),
         ("one.txt.gz", []),
     ):
@@ -76,8 +82,27 @@ def test_texts_however_they_lie(llama, tmp_path):
         assert evaluate(output, llama, tmp_path / source, "--context", "300", *more) == 0
         got[source] = [sample["buckets"] for sample in read_results(output)[0].samples]
     assert len(got["all.tar.gz"]) == 3
-    assert got["all.tar.gz"] == got["tree"] == got["rows.jsonl"]
+    assert got["all.tar.gz"] == got["tree"] == got["packed"] == got["rows.jsonl"]
     assert got["one.txt.gz"] == got["tree"][:1]
+
+
+def test_other_texts_in_a_directory_are_other_data(llama, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name / "books").mkdir(parents=True)
+        (tmp_path / name / "books" / "t.txt").write_text(LINES[ord(name) :])
+    assert evaluate(tmp_path / "out", llama, tmp_path / "a" / "books", "--context", "300") == 0
+    assert evaluate(tmp_path / "out", llama, tmp_path / "b" / "books", "--context", "300") == 2
+    assert "holds another run (data: " in " ".join(capsys.readouterr().err.split())
+
+
+def test_texts_of_one_name_are_two(llama, tmp_path):
+    with tarfile.open(tmp_path / "twice.tar", "w") as tar:
+        for text in (LINES, LINES[99:]):
+            member = tarfile.TarInfo("t.txt")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    assert evaluate(tmp_path / "a", llama, tmp_path / "twice.tar", "--context", "300") == 0
+    assert [s["cluster"] for s in read_results(tmp_path / "a")[0].samples] == ["t.txt", "t.txt (2)"]
 
 
 def test_a_packed_dataset_is_read_as_it_is(llama, built, tmp_path):

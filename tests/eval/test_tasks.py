@@ -290,7 +290,7 @@ def test_what_is_over_when_texts_are_joined_is_dropped():
 def test_a_context_that_holds_none_or_all_is_refused():
     with pytest.raises(
         SpliceError,
-        match="trec: --context 30 holds no demonstration: a query and its answer take up to 22 tokens and 0 are",
+        match="trec: --context 30 holds no demonstration: a query, its answer and a margin of 8 take up to 30 tokens",
     ):
         fill(5, lambda _: "a b c\n", 30, 22, 0, 0, words, "trec")
     with pytest.raises(
