@@ -28,9 +28,10 @@ BLOCK = 2**24  # bytes of weights that are hashed at a time
 
 @dataclass(frozen=True)
 class Model:
-    """engine: ready to answer. facts: what a result says of the model. note: what the user should know, or None."""
+    """engine: ready to answer. directory: where it lies. facts: what a result says of it. note: what the user should know, or None."""
 
     engine: Engine
+    directory: Path
     facts: dict[str, Any]
     note: str | None
 
@@ -76,7 +77,8 @@ def open_model(name: str, settings: EngineSettings) -> Model:
         "weights": weights_fingerprint(directory),
     }
     note = f"{name} cannot share a prefix among queries: {why}. Every prompt is read whole." if why else None
-    return Model(Engine(reader, Prompter(tokenizer, bos), limit, _ends(directory, tokenizer.eos_id)), facts, note)
+    engine = Engine(reader, Prompter(tokenizer, bos), limit, _ends(directory, tokenizer.eos_id))
+    return Model(engine, directory, facts, note)
 
 
 def called(name: str, directory: Path) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from splice.errors import SpliceError
 from splice.files import read_json
 from splice.train.hf_read import read_config
-from splice.train.restore import find_model
 
 from ..models import Model, open_model
 from ..settings import EngineSettings, make
@@ -66,7 +65,7 @@ class SpliceLM(LM):
         super().__init__()
         settings = settings or make(EngineSettings, flags)
         self.model = pretrained if isinstance(pretrained, Model) else open_model(pretrained, settings)
-        directory = find_model(self.model.facts["name"])
+        directory = self.model.directory
         self._bos = {"auto": None, "yes": True, "no": False}[settings.bos]
         self.tokenizer = _tokenizer(directory, self._bos)
         self.too_long = too_long
