@@ -20,7 +20,7 @@ from .tasks import TASKS
 
 HELP = """Evaluate long-context models: lost in the middle, in-context learning, QA, perplexity by position.
 
-A model is a checkpoint of splice train, a Hugging Face directory or a name on the hub. What a run is interrupted at it goes on from.
+A model is a checkpoint of splice train, a Hugging Face directory or a name on the hub. A run that was interrupted goes on where it stopped.
 """
 
 app = typer.Typer(name="eval", help=HELP, no_args_is_help=True, rich_markup_mode="rich")

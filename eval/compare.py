@@ -7,13 +7,13 @@ have to be the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,23 +33,36 @@ from .summary import (
     arrange,
     bucket_label,
     figures,
+    four_digits,
     gather,
+    higher_is_better,
+    model_of,
     number,
+    page,
     percent,
     plain_table,
     remarks_of_tags,
     span,
     unit_of,
+    unverified,
 )
 
 SMALLEST_P = 1e-4  # that is written with decimals
 COMPARE = "compare.json"
+LARGEST_RATIO = 1000  # of perplexities, with four decimals
+BEST = ("best for B", "best for A")  # of a tag's values, by A - B
 NAMED = 3  # samples, settings or files that an error names
 ASKED = ("prefix", "suffix", "answers", "cluster", "item", "tags")  # of a sample, that are not the model's doing
 OWN = ("data_dir", "device", "chunk", "batch_tokens", "check")  # settings that change no prompt and no figure
 CAME_OUT = ("backend", "dtype", "bos", "tokenizer")  # of a model's facts: what settings came to
 
 Pair = tuple[dict[str, Any], dict[str, Any]]  # a sample of A's, and B's of the same id
+
+
+class NotCompared(SpliceError):
+    """Some runs could not be compared; the others were."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ def show_compare(a_dir: Path, b_dir: Path, console: Console, output: Path | None
     """Compare the runs that two --output directories have in common, by name; print a table each.
 
     output: a directory to write compare.json into, or a path that ends in .json. Raises SpliceError as `compare`, where no
-    run is in both, and where `output` cannot be written.
+    run is in both, and where `output` cannot be written; NotCompared, after the tables, where some of several runs are refused.
     """
     a_runs, b_runs = ({run.name: run for run in read_results(path)} for path in (a_dir, b_dir))
     a_name, b_name = distinct_names([a_dir, b_dir])
@@ -94,9 +107,17 @@ def show_compare(a_dir: Path, b_dir: Path, console: Console, output: Path | None
         )
     only = {"only_a": [n for n in a_runs if n not in b_runs], "only_b": [n for n in b_runs if n not in a_runs]}
     compared = [name for name in common if a_runs[name].facts["metrics"]] or common
-    found = [compare(a_runs[name], b_runs[name], seed) for name in compared]
+    found, refused = [], {}
+    for name in compared:
+        try:
+            found.append(compare(a_runs[name], b_runs[name], seed))
+        except SpliceError as error:
+            if len(compared) == 1:
+                raise
+            refused[name] = str(error)
     metrics = {metric for comparison in found for metric in comparison.metrics}
-    _say(console, f"A: {a_name}\nB: {b_name}")
+    for which, name, runs in (("A", a_name, a_runs), ("B", b_name, b_runs)):
+        _say(console, f"{which}: {name}{_models(name, runs.values())}")
     if any(map(percent, metrics)):
         _say(console, "A - B: in percentage points, paired; above 0, A scores higher")
     if NLL in metrics:
@@ -116,10 +137,20 @@ def show_compare(a_dir: Path, b_dir: Path, console: Console, output: Path | None
         facts = {"a": str(a_dir), "b": str(b_dir), "difference": "a - b", "seed": seed}
         runs = {comparison.name: asdict(comparison) for comparison in found}
         try:
-            write_json(path, facts | {"runs": runs} | only)
+            write_json(path, facts | {"runs": runs, "refused": refused} | only)
         except OSError as error:
             raise SpliceError(f"{path}: cannot be written ({error.strerror}); name another --output") from None
         _say(console, f"written: {path}")
+    if refused:
+        reasons = "".join(f"\n{name}: {reason}" for name, reason in refused.items())
+        raise NotCompared(f"not compared: {len(refused)} of {len(compared)} runs{reasons}")
+
+
+def _models(name: str, runs: Iterable[Result]) -> str:
+    """Of which models the runs in a directory are, where it is not called so."""
+    models = dict.fromkeys(model_of(run.facts) for run in runs)
+    others = [model for model in models if model and model not in (name, Path(name).name)]
+    return f"  (model: {', '.join(others)})" if others else ""
 
 
 def compare(a: Result, b: Result, seed: int) -> Comparison:
@@ -157,6 +188,7 @@ def compare(a: Result, b: Result, seed: int) -> Comparison:
     said = [f"one of the {unit}: what is said is of its queries, not of other {unit}"] if single else []
     differing = _differing_settings(a, b)
     said += [f"the settings differ: {differing}"] if differing else []
+    said += [files] if (files := unverified(a.facts)) else []
     return Comparison(a.name, **parts | {"deltas": deltas, "unit": over, "warnings": said + parts["warnings"]})
 
 
@@ -188,14 +220,12 @@ def _paired(a: Result, b: Result) -> list[Pair]:
     only_a, only_b = (sorted(x.keys() - y.keys()) for x, y in ((ours, theirs), (theirs, ours)))
     if only_a or only_b:
         parts = [
-            f"{len(only):,} only in the {which} ({_listed(only)})"
-            for which, only in (("first", only_a), ("second", only_b))
-            if only
+            f"{len(only):,} only in {which} ({_listed(only)})" for which, only in (("A", only_a), ("B", only_b)) if only
         ]
         differing = _differing_settings(a, b)
         raise SpliceError(
             f"{where}: the samples are not the same: {', '.join(parts)}, {len(ours.keys() & theirs.keys()):,} in both; "
-            "both models have to be run with the same task settings, seed and tokenizer"
+            + (_left_out(a, b) or "both models have to be run with the same task settings, seed and tokenizer")
             + (f" (these differ: {differing})" if differing else "")
         )
     pairs = [(ours[name], theirs[name]) for name in sorted(ours)]
@@ -219,6 +249,19 @@ def _paired(a: Result, b: Result) -> list[Pair]:
             "run both models with the same version of splice"
         )
     return pairs
+
+
+def _left_out(a: Result, b: Result) -> str:
+    """That one model's context did not hold what the other's did, and what to do; nothing where that is not so."""
+    ours, theirs = a.facts.get("skipped"), b.facts.get("skipped")
+    if ours == theirs:
+        return ""
+    parts = [
+        f"{count:,} {'group was' if count == 1 else 'groups were'} over the context of {which}"
+        for which, skipped in (("A", ours), ("B", theirs))
+        if (count := (skipped or {}).get("groups"))
+    ]
+    return f"{' and '.join(parts)}; ask both for prompts that fit, or run both with the same --max-context"
 
 
 def _by_id(run: Result) -> dict[str, dict[str, Any]]:
@@ -318,9 +361,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> RenderableType:
     """For the terminal: each metric with its intervals beneath each other, then by tag and by bucket, and the warnings."""
-    table = plain_table(f"{comparison.name}  over {_over(comparison)}")
+    table = plain_table()
     for name in ("A", "B", "A - B", "95% interval"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
@@ -331,12 +374,25 @@ def comparison_table(comparison: Comparison) -> Table:
             lines += _more(metric, figure)
         for value, said in lines:
             table.add_row("", "", "", "", value, said)
-    add_tags(table, comparison.by, lambda label, metric, figure: _add(table, label, metric, figure))
+    add_tags(table, comparison.by, lambda label, metric, figure: _add(table, label, metric, figure), BEST)
     for bucket in comparison.buckets:
         _add(table, bucket_label(bucket), PERPLEXITY, bucket[PERPLEXITY])
     warnings = [f"warning: {warning}" for warning in comparison.warnings]
-    table.caption = Text("\n".join(remarks_of_tags(comparison.by) + warnings))
-    return table
+    title = f"{comparison.name}  over {_over(comparison)}"
+    return page(title, table, [*_better(comparison), *remarks_of_tags(comparison.by), *warnings])
+
+
+def _better(comparison: Comparison) -> Iterator[str]:
+    """In how many clusters which model is better, a line a metric."""
+    metrics = [metric for metric in comparison.metrics if metric != PERPLEXITY]
+    for metric in metrics:
+        counts = [comparison.metrics[metric][name] for name in ("higher_a", "higher_b", "equal")]
+        higher = higher_is_better(metric)
+        if higher is False:
+            counts[:2] = counts[1::-1]
+        a, b, equal = (f"{count:,}" for count in counts)
+        of = f"{comparison.unit}, {metric}" if len(metrics) > 1 else comparison.unit
+        yield f"{of}: A {'higher' if higher is None else 'better'} on {a}, B on {b}, alike on {equal}"
 
 
 def _over(comparison: Comparison) -> str:
@@ -350,7 +406,6 @@ def _more(metric: str, figure: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found := figure["mcnemar"]:
         p = f"{found['p']:.4f}" if found["p"] >= SMALLEST_P else f"{found['p']:.0e}"
         yield f"p = {p}", "McNemar, exact"
-    yield f"{figure['higher_a']:,}, {figure['higher_b']:,}, {figure['equal']:,}", "A > B, A < B, ="
 
 
 def _add(table: Table, label: str, metric: str, figure: Mapping[str, Any], said: str = "") -> None:
@@ -366,13 +421,17 @@ def _add(table: Table, label: str, metric: str, figure: Mapping[str, Any], said:
 
 def _delta(metric: str, value: float) -> str:
     """A difference with its sign; of perplexity a ratio."""
-    return f"x {value:.4f}" if metric == PERPLEXITY else number(metric, value, "+")
+    return f"x {_ratio(value)}" if metric == PERPLEXITY else number(metric, value, "+")
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.4f}" if value < LARGEST_RATIO else four_digits(value)
 
 
 def _span(metric: str, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "–"
-    return f"{low:.4f} to {high:.4f}" if metric == PERPLEXITY else span(metric, low, high, "+")
+    return f"{_ratio(low)} to {_ratio(high)}" if metric == PERPLEXITY else span(metric, low, high, "+")
 
 
 def _say(console: Console, text: str) -> None:

@@ -40,7 +40,7 @@ from splice.report.svg import INK, short
 from .compare import compare
 from .results import Result, read_results
 from .statistics import ENOUGH, bootstrap
-from .summary import NLL, unit_of
+from .summary import NLL, percent, unit_of
 
 TOKENS = "tokens"
 COUNTED = {"kv": "pairs", "nq": "documents"}  # what a length counts, and what the gold is one of; of other tasks tokens
@@ -56,7 +56,11 @@ DODGE = 0.03  # of a doubling, between the error bars of two models
 NAME = 44  # characters of a name, in titles
 MOST_FAINT = 4  # models up to which each position is drawn beneath the running mean
 LARGEST = 1e12  # perplexity that is drawn
-BARS = "#a9bccb"  # of a histogram, light beneath lines and shade
+BARS, TIES = (
+    "#a9bccb",
+    "#8d8a84",
+)  # of a histogram: light beneath lines and shade; grey, of the sets without a difference
+TIES_WIDTH = 0.3  # of a bin
 CELLS = {"cmap": "Blues", "vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1.5}
 DARK = 67  # percent, above which a cell's figure is white: as legible there as in ink
 POSITION, LENGTH, HEAT, DELTA = "_by_position.png", "_by_length.png", "_heat_map.png", "_delta.png"
@@ -77,8 +81,13 @@ class Run(Series):
 
     @property
     def metric(self) -> str:
-        """The first, which is what is drawn."""
-        return next(iter(self.facts["metrics"]))
+        """The first, which is what is drawn; "" of a result of lm-eval's without any."""
+        return next(iter(self.facts["metrics"]), "")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its figures are drawn as percent."""
+        return bool(percent(self.metric))
 
     @cached_property
     def size(self) -> tuple[str, int, str]:
@@ -111,7 +120,7 @@ class Run(Series):
     @cached_property
     def by_position(self) -> np.ndarray:
         """Position, samples, accuracy, low and high in percent: float64 [5, n] in the order of positions; n is 0 without any."""
-        rows = self.facts.get("by", {}).get("position", ())
+        rows = self.facts.get("by", {}).get("position", ()) if self.is_share else ()
         found = [(row["value"], row["n"], *_percents(row.get(self.metric, {}))) for row in rows]
         return np.array(sorted(found), np.float64).reshape(-1, 5).T
 
@@ -191,6 +200,8 @@ def position_chart(runs: Sequence[Run]) -> Any:
     asked = sorted({int(x) for run in runs for x in run.by_position[0]})
     if len(asked) <= MOST_TICKS:
         axes.set_xticks(asked)
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     margin = 0.03 * (asked[-1] - asked[0]) or 0.5
     axes.set(xlabel="position of the gold, from 0", xlim=(asked[0] - margin, asked[-1] + margin))
     _percent_axis(axes, runs[0], -2, 102)
@@ -316,7 +327,7 @@ def _column(panel: Any, at: int, edges: np.ndarray, values: np.ndarray) -> None:
 def lengths(runs: Sequence[Run]) -> Made:
     """Accuracy by the length of the context that demonstrations fill, a picture for each family: trec-coarse-16384, -32768."""
     for family, same in _grouped(runs, lambda run: run.family).items():
-        found = [run for run in same if run.clusters == SETS and run.length]
+        found = [run for run in same if run.clusters == SETS and run.length and run.is_share]
         if len({run.length for run in found}) > 1:
             yield family + LENGTH, length_chart(found)
         elif found:
@@ -349,7 +360,7 @@ def deltas(runs: Sequence[Run]) -> Made:
     """What two models differ by on each demonstration set, a picture for each run's name."""
     given = len({run.place for run in runs})
     for name, same in _grouped(runs, lambda run: run.result.name).items():
-        if same[0].clusters != SETS:
+        if same[0].clusters != SETS or not same[0].is_share:
             continue
         if given != 2:
             yield name + DELTA, f"it takes two directories, found: {given}"
@@ -365,32 +376,61 @@ def deltas(runs: Sequence[Run]) -> Made:
 
 
 def delta_chart(a: Run, b: Run) -> Any:
-    """A histogram of A - B over demonstration sets, their mean with its interval, and zero. Raises SpliceError as compare."""
+    """A histogram of A - B over demonstration sets, their mean with its interval, and zero; sets without a difference are grey.
+
+    Raises SpliceError as compare.
+    """
     compared = compare(a.result, b.result, a.facts["seed"])
-    delta = np.round(100 * np.array(list(compared.deltas[a.metric].values())), 9)  # bins begin where many of them are
+    delta = np.round(100 * np.array(list(compared.deltas[a.metric].values())), 9)  # bins end where many of them are
     mean, low, high = _percents(compared.metrics[a.metric])
-    alike = f", alike on {(delta == 0).sum()}" if (delta == 0).any() else ""
+    ties = int((delta == 0).sum())
+    alike = f", alike on {ties}" if ties else ""
     sets = f"{len(delta)} demonstration sets: A is better on {(delta > 0).sum()}, B on {(delta < 0).sum()}{alike}"
     few = f"of fewer than {ENOUGH} sets the interval is too narrow" if len(delta) < ENOUGH else ""
     names = f"A: {short(a.name, NAME)}   B: {short(b.name, NAME)}"
     said = f"{_said(sets, _scored(a), few, _subset(a))}\n{names}"
     figure, (axes,) = canvas(400, (1,), _title(a, "difference, A − B"), said)
-    axes.hist(delta, bins=_bins(delta), color=BARS, edgecolor="white", linewidth=1.2)
+    width, edges, counts = histogram(delta)
+    axes.bar(edges, counts, width, align="edge", color=BARS, edgecolor="white", linewidth=1.2)
+    if ties:
+        axes.bar(0, ties, TIES_WIDTH * width, color=TIES, edgecolor="white", linewidth=1.2, label=f"alike: {ties}")
     interval = f"95% bootstrap: {_signed(low)} to {_signed(high)}"
     axes.axvspan(low, high, color=COLORS[1], alpha=0.22, linewidth=0, label=interval)
     axes.axvline(mean, color=COLORS[1], linewidth=2.2, label=f"mean: {_signed(mean)} points")
     axes.axvline(0, color=LIGHT[INK], linewidth=1.4, linestyle=(0, (4, 3)), label="no difference")
+    if ties == len(delta):
+        axes.set_xlim(-width, width)
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel=f"{_measure(a)} of A − {_measure(a)} of B, percentage points", ylabel="demonstration sets")
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW / 72)
-    figure.legend(loc="outside lower left", ncols=3, handlelength=2.6, columnspacing=1.6)
+    figure.legend(loc="outside lower left", ncols=4, handlelength=2.6, columnspacing=1.6)
     return figure
+
+
+def histogram(delta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The width of the bins, a round one, where each begins, float64 [n], and how many differences are in it, int64 [n].
+
+    A bin holds one sign, and the end that is further from zero, so that A - B is B - A mirrored; zeros are in none.
+    """
+    spread = np.ptp(delta) / min(MOST_BINS, max(LEAST_SETS, 2 * round(len(delta) ** 0.5)))
+    wanted = spread or abs(delta[0]) / LEAST_SETS or 1.0
+    power = 10.0 ** np.floor(np.log10(wanted))
+    width = next(round_width * power for round_width in (1, 2, 2.5, 5, 10) if round_width * power >= wanted)
+    place = np.sign(delta) * np.ceil(np.round(np.abs(delta) / width, 6))  # 1: from 0 to the width, -1: from there to 0
+    first, counts = np.unique(place[place != 0], return_counts=True)
+    return width, np.round(width * (first - (first > 0)), 9), counts
 
 
 def others(runs: Sequence[Run]) -> Made:
     """Runs that no picture is of."""
     for name, (run, *_) in _grouped(runs, lambda run: run.result.name).items():
-        if not (run.by_position.size or run.facts.get("buckets") or run.clusters == SETS):
+        if run.facts.get("buckets"):
+            continue
+        if not run.metric:
+            yield name, "it has no metric that is a mean over samples"
+        elif not run.is_share:
+            yield name, f"its first metric, {run.metric}, is no share of what was asked"
+        elif not (run.by_position.size or run.clusters == SETS):
             yield name, "it has no figures by position, and its clusters are no demonstration sets"
 
 
@@ -439,23 +479,16 @@ def _range(percents: Sequence[np.ndarray]) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return -2, 102
-    return 10 * np.floor(finite.min() / 10) - 1, 10 * np.ceil(finite.max() / 10) + 1
+    low = min(10 * np.floor(finite.min() / 10), 90)
+    high = max(10 * np.ceil(finite.max() / 10), low + 10)
+    pad = (high - low) / 50
+    return low - pad, high + pad
 
 
 def _percent_axis(axes: Any, run: Run, low: float, high: float) -> None:
     axes.set(ylabel=_measure(run), ylim=(low, high))
+    axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= tick <= min(high, 100)])
     axes.yaxis.set_major_formatter("{x:g}%")
-
-
-def _bins(delta: np.ndarray) -> np.ndarray:
-    """Edges of equal bins, of a round width; zero is one of them, so that no bin has sets of both signs."""
-    wanted = (delta.max() - delta.min()) / min(MOST_BINS, max(LEAST_SETS, 2 * round(len(delta) ** 0.5)))
-    if not wanted:
-        return delta[0] + np.array([-0.5, 0.5])
-    power = 10.0 ** np.floor(np.log10(wanted))
-    width = next(round_width * power for round_width in (1, 2, 2.5, 5, 10) if round_width * power >= wanted)
-    first, last = (np.floor(np.round(end / width, 6)) for end in (delta.min(), delta.max()))
-    return np.round(width * np.arange(first, last + 2), 9)
 
 
 def _signed(points: float) -> str:

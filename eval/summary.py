@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -27,9 +28,12 @@ NLL, PERPLEXITY = "nll", "perplexity"
 SHARES = {"acc", "em", "f1", "likelihood", "match"}  # a word in the name of each metric that is shown as percent
 BUCKET = ("from", "to")  # what the figures of a bucket are by
 SHOWN_VALUES = 12  # of a tag, that have a line each in the terminal
+WORST, BEST = "worst", "best"  # what the extreme values of a tag are called, where it is known which is which
 WILSON = "95% Wilson score"
 IN_NATS = ("mean", "low", "high", "t_low", "t_high", "a", "b")  # of a figure of nll; the last two are a comparison's
 LARGEST_POWER = 700.0  # the exponential of more is no float; an interval of two clusters can reach there
+LARGEST_COUNT = 1_000_000  # from which tokens are shown as four digits
+POWERS = " KMBT"  # of a thousand
 
 Figure = dict[str, Any]
 Sample = Mapping[str, Any]
@@ -207,25 +211,22 @@ def _warnings(
     said = [f"{metric}: no query is scored by it" for metric in metrics if metric not in overall]
     clusters = max(figure["clusters"] for figure in overall.values())
     if clusters == 1:
-        said.append(
-            f"only one of the {unit}, so no interval: what is said is of it, not of other {unit}; take {ENOUGH} or more"
-        )
+        said.append(f"only one of the {unit}: no interval, nothing is known of others; take {ENOUGH} or more")
     elif any(map(_is_narrow, overall.values())):
-        said.append(
-            f"{clusters} {unit}: a percentile bootstrap over so few covers {_coverage(clusters)}, not 95%; "
-            f"read the t interval, take {ENOUGH} or more"
-        )
+        said.append(f"{clusters} {unit}: bootstraps cover {_coverage(clusters)}, not 95%; read t, take {ENOUGH}+")
     else:
         for tag, rows in by.items():
             few = [row for row in rows if any(map(_is_narrow, row.values()))]
             if few:
                 said.append(f"{tag}: {len(few)} of {len(rows)} values have fewer than {ENOUGH} {unit}")
+    same: dict[int, list[str]] = defaultdict(list)
     for metric, figure in overall.items():
         if figure["clusters"] > 1 and figure["low"] == figure["high"]:
-            said.append(
-                f"{metric}: the same in all {figure['clusters']} {unit}; an interval of no width is no certainty"
-            )
-    return said
+            same[figure["clusters"]].append(metric)
+    return said + [
+        f"{', '.join(alike)}: the same in all {count} {unit}; an interval of no width is no certainty"
+        for count, alike in same.items()
+    ]
 
 
 def _is_narrow(figure: Any) -> bool:
@@ -246,14 +247,14 @@ def _coverage(clusters: int) -> str:
     return f"about {below[-1]}%" if below[-1] == above[0] else f"about {below[-1]} to {above[0]}%"
 
 
-def summary_table(facts: Mapping[str, Any]) -> Table:
+def summary_table(facts: Mapping[str, Any]) -> RenderableType:
     """One result.json for the terminal: a line a metric, then the first metric by tag and by bucket, and the warnings below.
 
     Of a tag with many values only the first, middle and last are shown, and those with the lowest and highest means.
     facts["unit"] is what clusters are called, sets where it is not there.
     """
     metrics = facts["metrics"]
-    table = plain_table(f"{facts['name']}  {facts.get('task', '')}  {_model(facts.get('model'))}".rstrip())
+    table = plain_table()
     for name in ("mean", "95% interval", "95% t", "tokens" if NLL in metrics else "n", unit_of(facts)):
         table.add_column(name, justify="right")
     for metric, figure in metrics.items():
@@ -261,34 +262,42 @@ def summary_table(facts: Mapping[str, Any]) -> Table:
     add_tags(table, facts["by"], lambda label, metric, figure: _add(table, label, metric, figure))
     for bucket in facts["buckets"]:
         _add(table, bucket_label(bucket), PERPLEXITY, bucket[PERPLEXITY])
-    table.caption = Text("\n".join(_remarks(facts)))
+    title = f"{facts['name']}  {facts.get('task', '')}  {model_of(facts)}".rstrip()
+    return page(title, table, _remarks(facts))
+
+
+def page(title: str, table: Table, remarks: Sequence[str]) -> RenderableType:
+    """A table beneath its title and above what has to be known of it, which are as wide as the terminal."""
+    return Group(Text(title, "bold"), table, *map(Text, remarks))
+
+
+def plain_table() -> Table:
+    """A table without lines, whose first column is of labels."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
     return table
 
 
-def plain_table(title: str) -> Table:
-    """A table without lines, title and caption at the left, whose first column is of labels."""
-    table = Table(
-        title=Text(title, "bold"), title_justify="left", caption_justify="left", caption_style="",
-        box=None, pad_edge=False, padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    table.add_column("")
-    return table
-
-
-def add_tags(table: Table, by: Mapping[str, Sequence[dict[str, Any]]], add: Callable[[str, str, Figure], None]) -> None:
+def add_tags(
+    table: Table,
+    by: Mapping[str, Sequence[dict[str, Any]]],
+    add: Callable[[str, str, Figure], None],
+    words: tuple[str, str] = (WORST, BEST),
+) -> None:
     """The first metric by tag: a line with its name, then `add` a value's label, the metric and the figure."""
     for tag, rows in by.items():
-        shown = shown_rows(rows)
+        shown = shown_rows(rows, words)
         if shown:
             table.add_row(Text(tag))
         for label, metric, figure in shown:
             add(label, metric, figure)
 
 
-def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, Figure]]:
+def shown_rows(rows: Sequence[dict[str, Any]], words: tuple[str, str] = (WORST, BEST)) -> list[tuple[str, str, Figure]]:
     """(label, metric, figure) of a tag's values that the terminal shows: all, or five that stand for them.
 
-    Nothing of a tag of one value, which is the whole; nor of pairs, which are for pictures.
+    Nothing of a tag of one value, which is the whole; nor of pairs, which are for pictures. words: for the worst and the best
+    value, which are not shown where all values are equal.
     """
     if len(rows) < 2 or isinstance(rows[0]["value"], list):
         return []
@@ -296,8 +305,11 @@ def shown_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, Figure]]:
     rows = [row for row in rows if metric in row]
     if len(rows) <= SHOWN_VALUES:
         return [(f"  {row['value']}", metric, row[metric]) for row in rows]
-    worst, *_, best = sorted(rows, key=lambda row: row[metric]["mean"])
-    kinds = {"first": rows[0], "middle": rows[len(rows) // 2], "last": rows[-1], "lowest": worst, "highest": best}
+    kinds = {"first": rows[0], "middle": rows[len(rows) // 2], "last": rows[-1]}
+    lowest, *_, highest = sorted(rows, key=lambda row: row[metric]["mean"])
+    if lowest[metric]["mean"] < highest[metric]["mean"]:
+        better = {True: words, False: words[::-1], None: ("lowest", "highest")}[higher_is_better(metric)]
+        kinds |= zip(better, (lowest, highest), strict=True)
     return [(f"  {row['value']}, {kind}", metric, row[metric]) for kind, row in kinds.items()]
 
 
@@ -316,7 +328,7 @@ def unit_of(facts: Mapping[str, Any]) -> str:
 
 def bucket_label(bucket: Mapping[str, Any]) -> str:
     """Its positions, the first and the last."""
-    return f"  {bucket['from']:,} to {bucket['to'] - 1:,}"
+    return f"{bucket['from']:,} to {bucket['to'] - 1:,}"
 
 
 def percent(metric: str) -> str:
@@ -324,13 +336,30 @@ def percent(metric: str) -> str:
     return "%" if SHARES.intersection(metric.partition(",")[0].split("_")) else ""
 
 
+def higher_is_better(metric: str) -> bool | None:
+    """Whether it is; None of a metric of lm-eval's that is no share."""
+    return True if percent(metric) else False if metric in (NLL, PERPLEXITY) else None
+
+
 def number(metric: str, value: float | None, sign: str = "") -> str:
     """A mean as it is read: percent, perplexity, or as it is; sign: "+" for that of a difference."""
     if value is None:
         return "–"
     if metric == PERPLEXITY:
-        return f"{value:,.2f}" if value < 1e6 else f"{value:.1e}"
+        return four_digits(value)
+    if metric == NLL and not sign:
+        return f"{value:.3f}"
     return f"{100 * value:{sign}.1f}" if percent(metric) else f"{value:{sign},.4f}"
+
+
+def four_digits(value: float) -> str:
+    """12.35, 987.6, 156.9K, 1.900M; 1.014e+304."""
+    value = float(f"{value:.3e}")  # rounded first: 999.96 is 1.000K
+    power = (len(str(int(value))) - 1) // 3
+    if power >= len(POWERS):
+        return f"{value:.3e}"
+    scaled = value / 1000**power
+    return f"{scaled:.{4 - len(str(int(scaled)))}f}{POWERS[power].strip()}"
 
 
 def span(metric: str, low: float | None, high: float | None, sign: str = "") -> str:
@@ -344,13 +373,14 @@ def _add(table: Table, label: str, metric: str, figure: Figure) -> None:
         number(metric, figure["mean"]) + percent(metric),
         span(metric, figure["low"], figure["high"]),
         "–" if _is_wilson(figure) else span(metric, figure["t_low"], figure["t_high"]),
-        f"{figure['n']:,}",
+        f"{figure['n']:,}" if figure["n"] < LARGEST_COUNT else four_digits(figure["n"]),
         f"{figure['clusters']:,}",
     )
 
 
-def _model(model: Any) -> str:
-    """Its name, in whichever form the result has it."""
+def model_of(facts: Mapping[str, Any]) -> str:
+    """The model's name, in whichever form the result has it."""
+    model = facts.get("model")
     if isinstance(model, Mapping):
         model = model.get("name") or model.get("path") or ""
     return str(model or "")
@@ -368,4 +398,19 @@ def _remarks(facts: Mapping[str, Any]) -> list[str]:
             f"skipped, over the context: {skipped['groups']:,} groups of {skipped['queries']:,} queries, of up to "
             f"{skipped['longest']:,} tokens"
         )
+    if files := unverified(facts):
+        said.append(files)
+    wilson = [metric for metric, figure in facts["metrics"].items() if _is_wilson(figure)]
+    wilson += [f"by {tag}" for tag, rows in facts["by"].items() if any(_is_wilson(row[2]) for row in shown_rows(rows))]
+    if wilson:
+        said.append(f"{', '.join(wilson)}: Wilson score")
     return said + remarks_of_tags(facts["by"]) + [f"warning: {warning}" for warning in facts["warnings"]]
+
+
+def unverified(facts: Mapping[str, Any]) -> str:
+    """Which of a result's files are not those that the task knows; hub datasets and texts for perplexity are any."""
+    if facts.get("task") == "perplexity":
+        return ""
+    names = [file["name"] for file in facts.get("data", ()) if not file.get("known", True)]
+    named = ", ".join(dict.fromkeys(name for name in names if name and not name.startswith("hub:")))
+    return f"data not verified: {named}" if named else ""

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from splice.errors import SpliceError
-from splice.eval.compare import Comparison, _two_way, compare, show_compare
+from splice.eval.compare import Comparison, NotCompared, _two_way, compare, show_compare
 from splice.eval.results import Result, finish, read_results
 from splice.eval.statistics import bootstrap, student, two_way
 from splice.eval.summary import summarise
@@ -245,7 +245,12 @@ def test_few_sets_and_settings_that_differ_are_warned_of(tmp_path):
     b = make_run(tmp_path / "b", sets(5, seed=2), **theirs, model={"name": "b", "dtype": "bfloat16", "bos": True})
     settings, few = compare(a, b, 0).warnings
     assert settings == "the settings differ: dtype float32 and bfloat16, too_long skip and error"
-    assert few.startswith("5 sets: a percentile bootstrap over so few covers about 83%")
+    assert few.startswith("5 sets: bootstraps cover about 83%, not 95%")
+
+
+def test_files_that_are_not_verified_are_named(tmp_path):
+    data = [{"name": "train.tsv", "sha256": "b" * 64, "known": False}]
+    assert compared(tmp_path, sets(20), sets(20, seed=2), data=data).warnings == ["data not verified: train.tsv"]
 
 
 def refused(tmp_path, a, b, facts_a=(), facts_b=(), metrics=("acc",)) -> str:
@@ -260,18 +265,31 @@ def refused(tmp_path, a, b, facts_a=(), facts_b=(), metrics=("acc",)) -> str:
 def test_other_samples_are_refused(tmp_path):
     said = refused(tmp_path, sets(4, 10), sets(3, 11), {"settings": {"seed": 0}}, {"settings": {"seed": 1}})
     assert said == (
-        "the samples are not the same: 10 only in the first (s03-q0, s03-q1, s03-q2 and 7 more), "
-        "3 only in the second (s00-q10, s01-q10, s02-q10), 30 in both; both models have to be run with the same task settings, "
+        "the samples are not the same: 10 only in A (s03-q0, s03-q1, s03-q2 and 7 more), "
+        "3 only in B (s00-q10, s01-q10, s02-q10), 30 in both; both models have to be run with the same task settings, "
         "seed and tokenizer (these differ: seed 0 and 1)"
     )
 
 
 def test_a_part_is_refused(tmp_path):
     said = refused(tmp_path, sets(4), sets(4)[:-1])
-    assert said.startswith("the samples are not the same: 1 only in the first (s03-q9), 39 in both;")
+    assert said.startswith("the samples are not the same: 1 only in A (s03-q9), 39 in both;")
     assert said.endswith("the same task settings, seed and tokenizer")
     said = refused(tmp_path / "other", sets(4)[1:], sets(4))
-    assert said.startswith("the samples are not the same: 1 only in the second (s00-q0), 39 in both;")
+    assert said.startswith("the samples are not the same: 1 only in B (s00-q0), 39 in both;")
+
+
+def test_groups_over_one_context_are_the_cause_that_is_said(tmp_path):
+    left_out = [{"skipped": {"groups": n, "queries": 10 * n, "longest": 5000}} for n in (2, 1)]
+    said = refused(tmp_path / "one", sets(4)[20:], sets(4), left_out[0], {"skipped": None})
+    assert said == (
+        "the samples are not the same: 20 only in B (s00-q0, s00-q1, s00-q2 and 17 more), 20 in both; 2 groups were over the "
+        "context of A; ask both for prompts that fit, or run both with the same --max-context"
+    )
+    said = refused(tmp_path / "both", sets(4)[20:], sets(4)[10:], *left_out)
+    assert "; 2 groups were over the context of A and 1 group was over the context of B; " in said
+    said = refused(tmp_path / "alike", sets(4)[20:], sets(4)[10:], left_out[0], left_out[0])
+    assert "context" not in said
 
 
 @pytest.mark.parametrize("what", ["prefix", "suffix", "answers", "cluster", "item", "tags"])
@@ -365,7 +383,37 @@ def test_the_table_has_both_means_and_the_difference(tmp_path):
     row = next(line for line in lines if line.startswith("acc"))
     assert row.split()[:4] == ["acc", "75.0%", "50.0%", "+25.0"]
     assert row.split()[-1] == "bootstrap"
-    assert any(line.split() == ["20,", "0,", "0", "A", ">", "B,", "A", "<", "B,", "="] for line in lines)
+    assert "sets: A better on 20, B on 0, alike on 0" in lines
+
+
+def test_each_metric_says_which_model_is_better(tmp_path):
+    a, b = sets(20, score=lambda s, q: float(s < 12)), sets(20, score=lambda s, q: float(s > 14))
+    for x, y in zip(a, b, strict=True):
+        x["scores"]["bleu"], y["scores"]["bleu"] = 30.0, 31.0
+    make_run(tmp_path / "a", a, ("acc", "bleu"), unit="questions")
+    make_run(tmp_path / "b", b, ("acc", "bleu"), unit="questions")
+    lines = shown(tmp_path / "a", tmp_path / "b").splitlines()
+    assert "questions, acc: A better on 12, B on 5, alike on 3" in lines
+    assert "questions, bleu: A higher on 0, B on 20, alike on 0" in lines
+
+
+def test_models_are_named_where_their_directories_are_not_called_so(tmp_path):
+    make_run(tmp_path / "one", sets(20), model={"name": "runs/x"})
+    make_run(tmp_path / "two", sets(20), model={"name": "two"})
+    assert shown(tmp_path / "one", tmp_path / "two").splitlines()[:2] == ["A: one  (model: runs/x)", "B: two"]
+
+
+def test_of_many_values_those_that_are_best_for_each_are_shown(tmp_path):
+    def run(name, better):
+        samples = sets(20, 40, score=lambda s, q: float(q != better))
+        for s in samples:
+            s["tags"] = {"position": int(s["id"].split("q")[1])}
+        make_run(tmp_path / name, samples)
+
+    run("a", 7), run("b", 31)
+    lines = shown(tmp_path / "a", tmp_path / "b").splitlines()
+    assert next(line for line in lines if "best for A" in line).startswith("  31, best for A ")
+    assert next(line for line in lines if "best for B" in line).startswith("  7, best for B ")
 
 
 def test_the_table_of_perplexity_has_ratios(tmp_path):
@@ -375,10 +423,10 @@ def test_the_table_of_perplexity_has_ratios(tmp_path):
     assert "percentage points" not in "".join(lines)
     row = next(line for line in lines if line.startswith("perplexity"))
     assert row.split()[3:8] == ["x", "2.0000", "2.0000", "to", "2.0000"]
-    assert sum("A > B" in line for line in lines) == 1
+    assert [line for line in lines if "better on" in line] == ["sets: A better on 0, B on 20, alike on 0"]
     row = next(line for line in lines if line.startswith("nll"))
     assert row.split()[3:4] == ["+0.6931"]
-    row = next(line for line in lines if line.startswith("  0 to 7"))
+    row = next(line for line in lines if line.startswith("0 to 7"))
     assert row.split()[5:7] == ["x", "16.0000"]
 
 
@@ -396,6 +444,34 @@ def test_the_json_is_whole_and_the_same_on_a_rerun(tmp_path):
     assert facts["runs"]["trec-coarse-90"]["metrics"] == compare(run, other, 0).metrics
     shown(base, spliced, tmp_path / "named.json")
     assert (tmp_path / "named.json").read_bytes() == written
+
+
+def test_runs_that_are_refused_leave_the_others(tmp_path):
+    base, spliced = both(tmp_path)
+    make_run(base, sets(4), name="dbpedia-14", scorer="generation")
+    make_run(spliced, sets(4), name="dbpedia-14")
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with pytest.raises(NotCompared) as caught:
+        show_compare(base, spliced, console, tmp_path / "out")
+    assert caught.value.exit_code == 1
+    first, reason = str(caught.value).splitlines()
+    assert first == "not compared: 1 of 3 runs"
+    assert reason.startswith("dbpedia-14: ")
+    assert "not the same scorer (generation; match)" in reason
+    text = console.export_text()
+    assert "perplexity-32  over 20 documents" in text
+    assert "trec-coarse-90  over 20 sets" in text
+    facts = json.loads((tmp_path / "out" / "compare.json").read_bytes())
+    assert list(facts["runs"]) == ["perplexity-32", "trec-coarse-90"]
+    assert f"dbpedia-14: {facts['refused']['dbpedia-14']}" == reason
+
+
+def test_a_single_pair_that_is_refused_is_the_error_itself(tmp_path):
+    make_run(tmp_path / "a", sets(4), scorer="generation")
+    make_run(tmp_path / "b", sets(4))
+    with pytest.raises(SpliceError, match="not the same scorer") as caught:
+        shown(tmp_path / "a", tmp_path / "b")
+    assert caught.value.exit_code == 2
 
 
 def test_runs_without_an_averaged_metric_are_not_compared(tmp_path):

@@ -7,21 +7,21 @@ import json
 import math
 import subprocess
 import sys
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.image import imread
 from rich.console import Console
 
 from splice.errors import SpliceError
 from splice.eval.plot import (
     KINDS,
-    _bins,
+    TIES,
     delta_chart,
     heat_cells,
     heat_map,
+    histogram,
     length_chart,
     perplexity_chart,
     plot_results,
@@ -185,7 +185,7 @@ def test_why_a_delta_is_not_drawn(tmp_path, small):
     found = reasons(a, b)
     assert found["trec-coarse-16384_delta.png"] == "it takes 5 demonstration sets, found: 4"
     assert found["dbpedia-8192_delta.png"] == "only a has this run"
-    assert "6 only in the second" in found["trec-coarse-32768_delta.png"]
+    assert "6 only in B" in found["trec-coarse-32768_delta.png"]
     assert "same scorer" in found["hotpotqa-10shot_delta.png"]
     assert set(reasons(a).values()) == {"it takes two directories, found: 1"}
     assert reasons(a, b, trec(tmp_path / "c"))["trec-coarse-16384_delta.png"] == "it takes two directories, found: 3"
@@ -303,6 +303,12 @@ def test_a_single_position_has_a_bar(tmp_path):
     np.testing.assert_allclose(axes.collections[0].get_segments(), [[[37, low], [37, high]]])
     np.testing.assert_allclose(lines_of(axes), [[[37], [y]]])
     assert axes.get_xlim() == (36.5, 37.5)
+
+
+def test_positions_are_whole_numbers(tmp_path):
+    for pairs in (10, 20, 120):
+        (axes,) = position_chart(runs_of(kv(tmp_path / str(pairs), pairs, "dense", dictionaries=2))).axes
+        assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_what_differs_between_models_is_said_in_the_legend(tmp_path):
@@ -465,6 +471,17 @@ def test_accuracy_by_length_with_its_bars(tmp_path):
     assert legend_of(figure) == ["a", "b"]
 
 
+@pytest.mark.parametrize("accuracy", [0.0, 0.02, 0.98, 1.0])
+def test_no_tick_is_below_0_or_above_100_percent(tmp_path, accuracy):
+    directory = trec(trec(tmp_path / "a", 16384, accuracy), 32768, accuracy)
+    (axes,) = length_chart(runs_of(directory)).axes
+    low, high = axes.get_ylim()
+    assert -2 <= low < high <= 102
+    assert high - low > 10
+    assert len(axes.get_yticks()) > 2
+    assert all(max(low, 0) <= tick <= min(high, 100) for tick in axes.get_yticks())
+
+
 def test_lengths_are_in_the_order_of_numbers(tmp_path):
     directory = trec(trec(trec(tmp_path / "a", 4096), 16384), 512)
     ((x, _),) = lines_of(length_chart(runs_of(directory)).axes[0])
@@ -480,17 +497,24 @@ def accuracies(directory, sets):
     return 100 * np.mean(scores, axis=1)
 
 
+def bars_of(axes):
+    """Those of sets that differ, and that of those that do not."""
+    found = [bar for container in axes.containers for bar in container]
+    grey = [bar for bar in found if bar.get_facecolor() == to_rgba(TIES)]
+    return [bar for bar in found if bar not in grey], grey
+
+
 def test_the_histogram_is_of_a_minus_b_by_set(tmp_path):
     a, b = trec(tmp_path / "a", accuracy=0.8, sets=24), trec(tmp_path / "b", accuracy=0.5, sets=24, seed=1)
     delta = accuracies(a, 24) - accuracies(b, 24)
     (axes,) = delta_chart(*runs_of(a, b)).axes
-    span, bars = axes.patches[-1], axes.patches[:-1]
-    edges = [bar.get_x() for bar in bars] + [bars[-1].get_x() + bars[-1].get_width()]
+    span, bars, grey = axes.patches[-1], *bars_of(axes)
     delta = np.round(delta, 9)
-    assert [bar.get_height() for bar in bars] == [
-        ((delta >= low) & (delta < high)).sum() for low, high in pairwise(np.round(edges, 9))
-    ]
-    assert sum(bar.get_height() for bar in bars) == 24
+    for bar in bars:
+        low, high = np.round([bar.get_x(), bar.get_x() + bar.get_width()], 9)
+        inside = (low < delta) & (delta <= high) if low >= 0 else (low <= delta) & (delta < high)
+        assert bar.get_height() == inside.sum() > 0
+    assert sum(bar.get_height() for bar in bars + grey) == 24
     mean, zero = (line.get_xdata()[0] for line in axes.lines)
     assert (mean, zero) == (pytest.approx(delta.mean()), 0)
     low, high = span.get_x(), span.get_x() + span.get_width()
@@ -521,17 +545,49 @@ def test_few_sets_are_warned_of(tmp_path):
     )
 
 
-def test_bins_are_round_and_end_at_zero():
+def outcomes(tmp_path, pairs):
+    """Two models' runs of a query a set, right or wrong in each."""
+    for side, name in enumerate("ab"):
+        samples = [sample(f"set-{s}", 0, {"match": float(pair[side])}) for s, pair in enumerate(pairs)]
+        write_run(tmp_path / name, "trec-coarse-512", "trec", samples, ("match",))
+    return runs_of(tmp_path / "a", tmp_path / "b")
+
+
+def test_sets_without_a_difference_have_a_grey_bar_at_zero(tmp_path):
+    figure = delta_chart(*outcomes(tmp_path, [(1, 0)] + [(0, 1)] * 2 + [(1, 1)] * 4))
+    bars, (grey,) = bars_of(figure.axes[0])
+    assert [(bar.get_x() >= 0, bar.get_height()) for bar in bars] == [(False, 2), (True, 1)]
+    assert (grey.get_x() + grey.get_width() / 2, grey.get_height()) == (pytest.approx(0), 4)
+    assert "alike: 4" in legend_of(figure)
+    assert not bars_of(delta_chart(*outcomes(tmp_path / "no-ties", [(1, 0)] * 3 + [(0, 1)] * 3)).axes[0])[1]
+
+
+def test_models_that_never_differ_are_drawn(tmp_path):
+    figure = delta_chart(*outcomes(tmp_path, [(1, 1), (0, 0)] * 3))
+    bars, (grey,) = bars_of(figure.axes[0])
+    assert (bars, grey.get_height()) == ([], 6)
+    low, high = figure.axes[0].get_xlim()
+    assert low == -high
+    assert grey.get_width() < (high - low) / 5
+
+
+def test_bins_are_round_of_one_sign_and_mirrored():
     for seed in range(20):
         delta = np.random.default_rng(seed).normal(seed % 3 - 1, 10.0 ** (seed % 4 - 2), 5 + 7 * seed)
-        edges = _bins(delta)
-        assert edges[0] <= delta.min() < edges[1]
-        assert edges[-2] <= delta.max() < edges[-1]
-        width = edges[1] - edges[0]
-        np.testing.assert_allclose(edges / width, np.round(edges / width), atol=1e-6)  # so zero is one, if it is within
+        delta[:2] = np.round(delta[:2])  # ends of bins, or zeros
+        width, begin, counts = histogram(delta)
         assert f"{width:.2e}"[:4] in ("1.00", "2.00", "2.50", "5.00")
-        assert 3 <= len(edges) <= 23
-    np.testing.assert_allclose(_bins(np.full(6, 2.0)), [1.5, 2.5])
+        np.testing.assert_allclose(begin / width, np.round(begin / width), atol=1e-6)  # so none has both signs
+        assert counts.sum() == (delta != 0).sum()
+        assert counts[begin >= 0].sum() == (delta > 0).sum()
+        assert delta.max() <= begin.max() + width + 1e-6
+        assert 1 <= len(begin) <= 22
+        back = histogram(-delta)
+        np.testing.assert_allclose(back[1], -(begin + width)[::-1], atol=1e-9)
+        assert list(back[2]) == list(counts[::-1])
+    width, begin, counts = histogram(np.full(6, 2.0))
+    assert (width, list(begin), list(counts)) == (0.5, [1.5], [6])
+    assert [len(one) for one in histogram(np.zeros(6))[1:]] == [0, 0]
 
 
 def test_f1_is_not_called_accuracy(tmp_path):
@@ -640,6 +696,30 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SpliceError, match=r"by_position.png: cannot be written .*name another directory"):
         plot_results([kv(tmp_path / "a")], tmp_path / "file")
+
+
+def test_metrics_that_are_no_share_are_left_out_and_that_is_said(tmp_path, small):
+    nothing = {"metrics": {}, "by": {}, "buckets": [], "warnings": []}
+    for seed, directory in enumerate((tmp_path / "a", tmp_path / "b")):
+        kv(directory)
+        for name, metrics, change in (
+            ("harness-wmt16-5", ("bleu,none",), lambda facts: facts.update(unit="documents")),
+            ("bleu-512", ("bleu",), None),
+            ("bleu-1024", ("bleu",), None),
+            ("harness-wikitext", (), lambda facts: facts.update(nothing)),
+        ):
+            scores = dict.fromkeys(metrics, 30.0 + seed)
+            samples = [sample(f"set-{s}", 0, scores, {"position": s}) for s in range(6)]
+            write_run(directory, name, "harness", samples, metrics, change)
+    lines = printed([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert lines == [
+        str(tmp_path / "out" / "kv-litm-75_by_position.png"),
+        "kv-litm_heat_map.png is not drawn: it takes two lengths of one model, found: 75 pairs",
+        "bleu-1024 is not drawn: its first metric, bleu, is no share of what was asked",
+        "bleu-512 is not drawn: its first metric, bleu, is no share of what was asked",
+        "harness-wikitext is not drawn: it has no metric that is a mean over samples",
+        "harness-wmt16-5 is not drawn: its first metric, bleu,none, is no share of what was asked",
+    ]
 
 
 def test_every_kind_takes_runs_of_any_task(tmp_path):

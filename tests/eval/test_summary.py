@@ -12,7 +12,7 @@ from rich.console import Console
 
 from splice.errors import SpliceError
 from splice.eval.statistics import bootstrap, student, wilson
-from splice.eval.summary import summarise, summary_table
+from splice.eval.summary import four_digits, summarise, summary_table, unverified
 
 pytest.importorskip("scipy")
 
@@ -189,9 +189,7 @@ def test_a_score_that_is_no_number_is_refused(score):
 )
 def test_few_sets_are_warned_of(count, covers):
     found = summarise(sets(count), ("acc",), 0)["warnings"]
-    assert found == [
-        f"{count} sets: a percentile bootstrap over so few covers {covers}, not 95%; read the t interval, take 20 or more"
-    ]
+    assert found == [f"{count} sets: bootstraps cover {covers}, not 95%; read t, take 20+"]
     assert summarise(sets(20), ("acc",), 0)["warnings"] == []
 
 
@@ -204,9 +202,7 @@ def test_one_set_has_no_interval_and_says_so():
     for figure in (found["metrics"]["acc"], found["by"]["position"][0]["acc"]):
         assert figure["interval"] == "none: only one of the sets"
         assert {figure[bound] for bound in ("low", "high", "t_low", "t_high")} == {None}
-    assert found["warnings"] == [
-        "only one of the sets, so no interval: what is said is of it, not of other sets; take 20 or more"
-    ]
+    assert found["warnings"] == ["only one of the sets: no interval, nothing is known of others; take 20 or more"]
     alone = summarise(documents(1), ("nll",), 0)
     assert alone["metrics"]["perplexity"]["low"] is None
     assert alone["metrics"]["perplexity"]["mean"] == math.exp(alone["metrics"]["nll"]["mean"])
@@ -217,6 +213,12 @@ def test_an_interval_without_width_is_warned_of():
     found = summarise(always, ("acc",), 0)
     assert (found["metrics"]["acc"]["low"], found["metrics"]["acc"]["high"]) == (1.0, 1.0)
     assert found["warnings"] == ["acc: the same in all 20 sets; an interval of no width is no certainty"]
+    for one in always:
+        one["scores"] |= {"f1": 0.5} | ({"yes_no": 1.0} if one["cluster"] in "0123" else {})
+    assert summarise(always, ("acc", "yes_no", "f1"), 0)["warnings"][1:] == [
+        "acc, f1: the same in all 20 sets; an interval of no width is no certainty",
+        "yes_no: the same in all 5 sets; an interval of no width is no certainty",
+    ]
 
 
 def test_values_of_few_sets_are_warned_of():
@@ -246,7 +248,17 @@ def test_the_table_of_few_positions_has_them_all():
     assert [line.split()[0] for line in lines[4:7]] == ["0", "37", "74"]
     assert lines[4].split()[-3:] == ["–", "500", "500"]  # Wilson's needs no t beside it
     assert lines[2].split()[-2:] == ["1,500", "500"]
-    assert lines[7:] == []
+    assert lines[7:] == ["by position: Wilson score"]
+
+
+def test_an_interval_of_the_whole_that_is_wilsons_is_said():
+    graded = sets(30, queries=1)
+    for s in graded:
+        s["scores"]["f1"] = 0.5 * s["scores"]["acc"]
+    lines = shown(graded, ("acc", "f1"))
+    assert lines[2].split()[-3] == "–"
+    assert lines[4:] == ["acc: Wilson score"]
+    assert "Wilson" not in "".join(shown(sets(30), ("acc",)))
 
 
 def test_the_table_leaves_pairs_and_metrics_of_some_values_to_the_json():
@@ -256,7 +268,7 @@ def test_the_table_leaves_pairs_and_metrics_of_some_values_to_the_json():
             s["scores"] = {"f1": 1.0}
     lines = shown(samples, ("acc", "f1"))
     assert [line.split()[0] for line in lines[4:9]] == ["position", "0", "length", "0", "1"]
-    assert lines[9] == "position: 1 of 2 values shown"
+    assert lines[9:11] == ["by length: Wilson score", "position: 1 of 2 values shown"]
 
 
 def test_the_table_of_many_positions_has_five():
@@ -266,10 +278,53 @@ def test_the_table_of_many_positions_has_five():
             s["scores"]["acc"] = float(s["tags"]["position"] == 31)
     lines = shown(samples, ("acc",))
     labels = [" ".join(line.split()[:2]) for line in lines[4:9]]
-    assert labels == ["0, first", "20, middle", "39, last", "12, lowest", "31, highest"]
+    assert labels == ["0, first", "20, middle", "39, last", "12, worst", "31, best"]
     assert "position: 5 of 40 values shown" in lines
     assert "  0.0%" in lines[7]
     assert " 100.0%" in lines[8]
+
+
+def test_values_that_are_equal_have_no_best_one():
+    samples = [sample(s, q, scores={"acc": 1.0}, tags={"position": q}) for s in range(20) for q in range(40)]
+    lines = shown(samples, ("acc",))
+    assert [" ".join(line.split()[:2]) for line in lines[4:7]] == ["0, first", "20, middle", "39, last"]
+    assert "position: 3 of 40 values shown" in lines
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"), [("f1", ["worst", "best"]), ("nll", ["best", "worst"]), ("bleu", ["lowest", "highest"])]
+)
+def test_what_is_best_is_by_the_metric(metric, words):
+    samples = [sample(s, q, scores={metric: q / 40}, tags={"label": q}) for s in range(20) for q in range(40)]
+    lines = shown(samples, (metric,))
+    assert [line.split()[:2] for line in lines if line.startswith(("  0, ", "  39, "))][2:] == [
+        ["0,", words[0]],
+        ["39,", words[1]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.5, "0.500"), (12.345, "12.35"), (999.94, "999.9"), (999.96, "1.000K"), (156883.13, "156.9K"),
+        (1.9e6, "1.900M"), (2.5e13, "25.00T"), (1e304, "1.000e+304"),
+    ],
+)  # fmt: skip
+def test_perplexities_have_four_digits(value, said):
+    assert four_digits(value) == said
+
+
+def test_a_table_of_large_perplexities_has_a_line_each():
+    samples = documents(25)
+    for s in samples:
+        s["buckets"] = [[1 << i, 2 << i, (11 + nats / 9 / count) * (1 << i), 1 << i]
+                        for i, (_, _, nats, count) in zip((0, 5, 10, 15), s["buckets"], strict=True)]  # fmt: skip
+    lines = shown(samples, ("nll",), unit="documents")
+    assert [line[:18].rstrip() for line in lines[2:]] == [
+        "nll", "perplexity", "1 to 1", "32 to 63", "1,024 to 2,047", "32,768 to 65,535",
+    ]  # fmt: skip
+    assert all(line.count("K") == 5 for line in lines[3:])
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_table_of_perplexity():
@@ -278,10 +333,10 @@ def test_the_table_of_perplexity():
     assert [line[:12].rstrip() for line in lines[2:]] == [
         "nll",
         "perplexity",
-        "  0 to 3",
-        "  4 to 7",
-        "  8 to 15",
-        "  16 to 31",
+        "0 to 3",
+        "4 to 7",
+        "8 to 15",
+        "16 to 31",
     ]
     assert "%" not in "".join(lines[2:])
     assert lines[2].split()[-2:] == ["800", "25"]
@@ -294,8 +349,16 @@ def test_the_table_says_what_has_to_be_known():
     assert not any(line.startswith("mode") for line in lines)  # of one value, which is the whole
     text = " ".join(lines)
     assert "scored by greedy exact match a subset: 500 of 5,000 skipped, over the context: 3 groups of 1,500" in text
-    assert "queries, of up to 40,000 tokens warning: 5 sets: a percentile" in text
+    assert "queries, of up to 40,000 tokens warning: 5 sets: bootstraps" in text
     assert max(map(len, shown(sets(5), ("acc",), width=60))) <= 60
+
+
+def test_files_that_are_not_the_known_ones_are_named():
+    data = [{"name": name, "known": known} for name, known in
+            (("train.tsv", False), ("test.tsv", True), ("train.tsv", False), ("dev.tsv", False), ("hub:a/b@test", False))]  # fmt: skip
+    assert "data not verified: train.tsv, dev.tsv" in shown(sets(20), ("acc",), data=data)
+    assert unverified({"task": "trec", "data": data[1:2]}) == unverified({"task": "trec", "data": data[4:]}) == ""
+    assert unverified({"task": "perplexity", "data": data}) == "", "any text will do there"
 
 
 @pytest.mark.parametrize(
