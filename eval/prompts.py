@@ -73,16 +73,14 @@ class Prompter:
         head, rest = self._split(group.prefix, [text for one in texts for text in one])
         encoded = iter(rest)
         lines = [[next(encoded) for _ in one] for one in texts]
-        common = _common([ids for line in lines for ids in line])
-        common = min(common, min(len(ids) for line in lines for ids in line) - 1)
-        shared = [*head, *lines[0][0][:common]]
-        if common < 0:  # an empty text after the prefix
-            shared, lines = head[:-1], [[head[-1:] + ids for ids in line] for line in lines]
-            common = 0
-        if self.bos is not None:
-            shared = [self.bos, *shared]
-        if not shared and not lines[0][0]:
+        head = head if self.bos is None else [self.bos, *head]
+        # a query keeps a token that all its answers follow
+        common = min(_common([ids for line in lines for ids in line]), min(_common(line) for line in lines) - 1)
+        if common < 0 and not head:
             raise SpliceError(f"{group.id}: an empty prompt, and no BOS to begin with")
+        if common < 0:
+            head, lines, common = head[:-1], [[head[-1:] + ids for ids in line] for line in lines], 0
+        shared = [*head, *lines[0][0][:common]]
         prompts = [
             _prompt([ids[common:] for ids in line], query) for line, query in zip(lines, group.queries, strict=True)
         ]

@@ -43,7 +43,11 @@ def lively(model, seed: int = 0):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if "emb" in name else 1.3) / weight.shape[-1] ** 0.5)
+                weight.copy_(
+                    torch.randn(weight.shape, generator=draw)
+                    * (1.0 if "emb" in name else 1.3)
+                    / weight.shape[-1] ** 0.5
+                )
     return model
 
 

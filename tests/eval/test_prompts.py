@@ -118,6 +118,8 @@ def test_queries_keep_a_token_when_they_are_alike(prompter):
 
 
 def test_empty_prompts(prompter, tokenizer_file):
+    begun = Prompter(prompter.tokenizer, 1).group(group_of("", [Query("0", "0", "", ("kana",))]))
+    assert (begun.prefix, begun.queries[0].suffix) == ((), (1,))
     with pytest.raises(SpliceError, match="an empty prompt, and no BOS"):
         prompter.group(group_of("", [Query("0", "0", "", ("kana",))]))
 
@@ -164,3 +166,23 @@ def test_no_bos_to_begin_with(tokenizer_file, tmp_path):
     assert bos_of(tokenizer, tmp_path, "auto") is None
     with pytest.raises(SpliceError, match="its tokenizer has no BOS token; leave out --bos yes"):
         bos_of(tokenizer, tmp_path, "yes")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_answer_that_merges_with_its_question(tmp_path, alone):
+    """ ": " is one token: the tree begins before it, in a group of one query too."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = ["<s>", "</s>", "<unk>", "\n", ": ", *(chr(i) for i in range(32, 127))]
+    tokenizer = Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(letters)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(": |.|\n"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    prompter = Prompter(load_tokenizer(str(tmp_path)), None)
+    queries = [Query("0", "0", "kana:", (" x", "y"))]
+    if not alone:
+        queries.append(Query("1", "1", "lonas:", (" x",)))
+    group = group_of("a\n", queries)
+    prompts = prompter.group(group)
+    for number in range(len(queries)):
+        assert paths(prompts, number) == whole(prompter, group, number)
