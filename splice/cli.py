@@ -338,19 +338,21 @@ def _dashed(argument: str) -> str:
 
 
 _BUILD = ("the build", "fewer --workers or --pack-documents need less", RESUME)
+_EVALUATION = ("the evaluation", "a smaller --batch-tokens or --chunk needs less")
 # What a user is told of a command that was killed: its name, what needs less memory, how to go on.
 SUPERVISED = {
     "build": _BUILD,
     "mix": _BUILD,
     "train": ("the training", "a smaller --batch.micro or --recompute needs less", RESUME_TRAINING, True),
-    "eval": ("the evaluation", "a smaller --batch-tokens or --chunk needs less", RESUME_EVALUATION, True),
+    "eval": (*_EVALUATION, RESUME_EVALUATION, True),
+    "eval harness": (*_EVALUATION, "Nothing of it is kept: run the same command again.", True),
 }
 
 
 def main() -> None:
     """The `splice` command. What may run long runs under supervision, so that one that is killed still ends in a sentence."""
     arguments = sys.argv[1:]
-    told = SUPERVISED.get(arguments[0]) if arguments else None
+    told = SUPERVISED.get(" ".join(arguments[:2])) or SUPERVISED.get(" ".join(arguments[:1]))
     if told and "--help" not in arguments:
         from splice.pipelines.supervise import supervised
 
