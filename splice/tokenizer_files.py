@@ -71,7 +71,9 @@ def find_tokenizer(spec: str) -> tuple[Path, str]:
     if path.is_dir():
         found = next((path / f for f in ("tokenizer.json", "tokenizer.model") if (path / f).is_file()), None)
         if found is None:
-            raise SpliceError(f"{spec}: the directory has neither a tokenizer.json nor a tokenizer.model; copy the model's there")
+            raise SpliceError(
+                f"{spec}: the directory has neither a tokenizer.json nor a tokenizer.model; copy the model's there"
+            )
         return found, name
     if _HUB_NAME.fullmatch(spec) is None or path.suffix in (".json", ".model"):
         raise SpliceError(
