@@ -23,7 +23,14 @@ HELP = """Evaluate long-context models: lost in the middle, in-context learning,
 A model is a checkpoint of splice train, a Hugging Face directory or a name on the hub. A run that was interrupted goes on where it stopped.
 """
 
-app = typer.Typer(name="eval", help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    name="eval",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
 
 _MODEL = typer.Option(
     help="checkpoint, Hugging Face directory or hub name; several: each below --output", rich_help_panel="Run"

@@ -1,6 +1,6 @@
 """The command line: splice build, mix, validate, inspect, report, train, export, plot, eval.
 
-Other rooms are imported only when their command runs, but for the settings of train and eval, which are their options.
+Other rooms are imported only when their command runs, but for the settings of train, which are its options.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from splice.eval.command import app as eval_app
-from splice.eval.command import gathered
 from splice.train.settings import flags as train_flags
 
 from .errors import RESUME, RESUME_EVALUATION, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
@@ -286,7 +284,10 @@ def plot(
     show_plot(runs, output, Console())
 
 
-app.add_typer(eval_app)
+@app.command("eval")
+def evaluate() -> None:
+    """Evaluate long-context models: lost in the middle, in-context learning, QA, perplexity by position."""
+    raise AssertionError("`run` hands its commands to splice.eval, whose options take a moment to make")
 
 
 @contextmanager
@@ -315,12 +316,16 @@ def run(arguments: list[str]) -> int:
     global _beam_options
     if arguments[:1] == ["train"]:
         arguments = [_dashed(argument) for argument in arguments]
-    if arguments[:1] == ["eval"]:
-        arguments = gathered([_dashed(argument) for argument in arguments])
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     _beam_options = arguments[cut + 1 :]
     try:
-        app(arguments[:cut], standalone_mode=True)
+        if arguments[:1] == ["eval"]:
+            from splice.eval.command import app as eval_app
+            from splice.eval.command import gathered
+
+            eval_app(gathered([_dashed(argument) for argument in arguments])[1:], prog_name="splice eval")
+        else:
+            app(arguments[:cut], standalone_mode=True)
     except SystemExit as stop:
         return int(stop.code or 0)
     except SpliceError as error:
