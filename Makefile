@@ -46,7 +46,7 @@ train: .venv/train  ## a small model on the demo's dataset, exported and drawn: 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[eval]'
 	touch $@
 
-eval: .venv/eval  ## two checkpoints of that model evaluated, compared and drawn: three minutes
+eval: .venv/eval  ## two checkpoints of that model evaluated, compared and drawn: a minute
 	test -d runs/tiny_yarn/step-000040 || $(MAKE) --no-print-directory train
 	$(BIN)/splice eval run configs/eval/tiny.yaml --model runs/tiny_yarn/step-000020 --model runs/tiny_yarn/step-000040 --output runs/eval
 	$(BIN)/splice eval compare runs/eval/step-000040 runs/eval/step-000020

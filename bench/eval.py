@@ -288,7 +288,7 @@ def _show(report: dict) -> None:
         )
         cases["trec"] |= {"speed": whole / ours["seconds"], "apart": apart}
         console.print(f"trec: {whole / ours['seconds']:,.0f} times as fast as the harness, whose {few} queries are reckoned up to "
-                      f"{ours['queries']}; {same} of {few} predictions the same, log-likelihoods differ by at most {apart:.1e}")  # fmt: skip
+                      f"{ours['queries']} ({whole:,.0f} s); {same} of {few} predictions the same, log-likelihoods differ by at most {apart:.1e}")  # fmt: skip
         for side in (ours, theirs):
             del side["likelihoods"]
     if "perplexity" in cases:

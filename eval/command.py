@@ -4,15 +4,13 @@ file; `compare` and `plot`."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from splice.errors import SpliceError
-from splice.options import command, option, parameter
+from splice.options import command, needing, option, parameter
 
 from .settings import ENGINE, EngineSettings, flags, lists, make
 from .task import Task
@@ -87,7 +85,7 @@ def compare(
     """What one model is better by than another, with confidence intervals, task by task."""
     from rich.console import Console
 
-    with needing("eval"):
+    with needing("splice eval", "eval"):
         from .compare import show_compare
 
         show_compare(a, b, Console(), output)
@@ -110,7 +108,7 @@ def _evaluate(runs: list[tuple[Task, Any]], names: list[str], output: Path, apar
     """Each model in turn; apart, or with several models, below OUTPUT/MODEL."""
     from rich.console import Console
 
-    with needing("eval"):
+    with needing("splice eval", "eval"):
         from .run import run_all
         from .screen import Screen
 
@@ -124,17 +122,6 @@ def _places(names: list[str], output: Path, apart: bool = False) -> list[tuple[s
     short = [name.replace("/", "-") for name in distinct_names([Path(name) for name in names])]
     below = [output / name if apart or len(names) > 1 else output for name in short]
     return list(zip(names, below, strict=True))
-
-
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """A missing library as a sentence."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SpliceError(
-            f"splice eval needs {error.name}, which is not installed: pip install 'splice-data[{extra}]'"
-        ) from None
 
 
 HARNESS_HELP = """Tasks of lm-evaluation-harness (MMLU, GSM8K and the rest), where what prompts share is read once.
@@ -167,7 +154,7 @@ def _harness_command() -> Callable[..., None]:
         from rich.console import Console
 
         settings = make(EngineSettings, {name: values.pop(name) for name in ENGINE})
-        with needing("harness"):
+        with needing("splice eval harness", "harness"):
             from .harness import find_tasks, open_tasks, run_harness
             from .models import open_model
             from .screen import Screen

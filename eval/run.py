@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import resource
 import signal
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from splice.errors import RESUME_EVALUATION, EvaluationFailed, Interrupted, SpliceError
-from splice.files import read_json
+from splice.files import check_writable, read_json
 from splice.lock import locked
 
 from .engine import TooLong
@@ -49,7 +48,7 @@ def run_all(runs: Sequence[tuple[Task, Any]], models: Sequence[tuple[str, Path]]
         if settings.data_dir is not None and not settings.data_dir.is_dir():
             raise SpliceError(f"--data-dir {settings.data_dir}: no such directory")
     for _, output in models:
-        _require_writable(output)
+        check_writable(output, "--output")
     loaded = [task.load(settings) for task, _, settings in planned]
     left_out, done = [], 0
     for model_name, output in models:
@@ -58,7 +57,8 @@ def run_all(runs: Sequence[tuple[Task, Any]], models: Sequence[tuple[str, Path]]
             wanted = settings.model_dump(include=ENGINE)
             if model is None or wanted != opened:
                 model = None  # or both would be in memory
-                model, opened = open_model(model_name, settings), wanted
+                with interrupted_once(), failing_clearly(output / name):
+                    model, opened = open_model(model_name, settings), wanted
                 if model.note:
                     screen.say(model.note)
             result = evaluate(model, task, name, settings, data, output, screen)
@@ -81,7 +81,7 @@ def evaluate(
     context, EvaluationFailed where memory or disk run out, SpliceError where another run is in its place.
     """
     directory = output / name
-    with _interrupted_once(), _failing_clearly(directory), locked(directory, "evaluation"):
+    with interrupted_once(), failing_clearly(directory), locked(directory, "evaluation"):
         result = _run(model, task, name, settings, loaded, directory, screen)
     if result is not None:
         screen.console.print(summary_table(result))
@@ -161,7 +161,7 @@ class Running:
 
 
 @contextmanager
-def _interrupted_once() -> Iterator[None]:
+def interrupted_once() -> Iterator[None]:
     """The first SIGINT interrupts; another, which a terminal sends beside a supervisor's, does not disturb the ending."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -176,14 +176,6 @@ def _interrupted_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _require_writable(output: Path) -> None:
-    """Raises SpliceError where a directory can neither be written to nor be made."""
-    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "is no directory" if not there.is_dir() else "cannot be written to"
-        raise SpliceError(f"--output {output}: {there} {what}; name another one")
 
 
 def make_plan(model: Model, task: Task, name: str, settings: Any, loaded: Loaded) -> dict[str, Any]:
@@ -240,15 +232,12 @@ def _peak_bytes() -> int:
 
 
 @contextmanager
-def _failing_clearly(directory: Path) -> Iterator[None]:
+def failing_clearly(directory: Path) -> Iterator[None]:
     """Full disks, full memory and interrupts as errors that say how to go on."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        held = str(error).split(". ")[0]
-        raise EvaluationFailed(
-            f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. {_kept(directory)}"
-        ) from error
+        raise out_of_memory(error, _kept(directory)) from error
     except OSError as error:
         raise EvaluationFailed(
             f"{error.filename or directory}: {error.strerror or error}; mend it, or name another --output. {_kept(directory)}"
@@ -261,3 +250,9 @@ def _kept(directory: Path) -> str:
     samples = directory / SAMPLES
     there = samples.is_file() and samples.stat().st_size > 0
     return RESUME_EVALUATION if there else "Nothing was asked yet."
+
+
+def out_of_memory(error: torch.OutOfMemoryError, kept: str) -> EvaluationFailed:
+    """As a sentence; `kept` says what is and how to go on."""
+    held = str(error).split(". ")[0]
+    return EvaluationFailed(f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. {kept}")

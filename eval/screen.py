@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from splice.train.log.screen import duration
+
 LINE_SECONDS = 30.0  # between lines where the output is no terminal
 LINE_SHARE = 0.1  # of all groups, if that is sooner
 LEAST_SECONDS = 2.0  # between lines, if there are many groups
@@ -63,11 +65,3 @@ class Screen:
     def say(self, text: str) -> None:
         """A line above the bar."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """45s, 12m 30s, 3h 05m."""
-    left = round(seconds)
-    if left >= 3600:
-        return f"{left // 3600}h {left % 3600 // 60:02d}m"
-    return f"{left // 60}m {left % 60:02d}s" if left >= 60 else f"{left}s"

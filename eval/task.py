@@ -116,23 +116,41 @@ class Task(ABC):
         """Find and read the data. Raises SpliceError for a file that is missing, another one than is known, or malformed."""
 
     @abstractmethod
-    def groups(self, settings: Any, loaded: Loaded, count: Count) -> Iterator[Group]:
+    def groups(self, settings: Any, loaded: Loaded, count: Count) -> Iterator[Any]:
         """The prompts, the same for the same settings and tokenizer. `count` is for filling a context to a length."""
 
     @abstractmethod
-    def score(self, settings: Any, query: Query, answer: Answer) -> dict[str, float]:
-        """metric -> value of one answer; a metric that does not apply to this query is left out."""
+    def samples(self, engine: Engine, settings: Any, group: Any, check: int) -> list[dict[str, Any]]:
+        """Ask a group; gives its samples, in results.py's form. `check` queries are generated as well as read.
+
+        Raises TooLong where a prompt is over the model's context.
+        """
+
+    @abstractmethod
+    def scorer(self, settings: Any) -> str:
+        """What the first metric is, in words, for the result."""
 
     def size(self, settings: Any, loaded: Loaded) -> int | None:
         """How many groups there will be, for the time left; None where that is not known before."""
         return None
 
     def scored(self, settings: Any) -> tuple[str, ...]:
+        """The metrics, first the one that is compared."""
+        return self.metrics
+
+
+class QueryTask(Task):
+    """A task whose groups are prefixes with queries: what most are."""
+
+    @abstractmethod
+    def score(self, settings: Any, query: Query, answer: Answer) -> dict[str, float]:
+        """metric -> value of one answer; a metric that does not apply to this query is left out."""
+
+    def scored(self, settings: Any) -> tuple[str, ...]:
         """The metrics, first the one that the scorer asked for is about."""
         return tuple(sorted(self.metrics, key=lambda metric: metric != settings.scorer))
 
     def scorer(self, settings: Any) -> str:
-        """What the first metric is, in words, for the result."""
         return SCORERS[settings.scorer]
 
     def generates(self, settings: Any, query: Query) -> int:
@@ -140,10 +158,6 @@ class Task(ABC):
         return settings.answer_tokens if settings.scorer == "generate" else 0
 
     def samples(self, engine: Engine, settings: Any, group: Group, check: int) -> list[dict[str, Any]]:
-        """Ask a group; gives its samples, in results.py's form. `check` queries are generated as well as read.
-
-        Raises TooLong where a prompt is over the model's context.
-        """
         generate = {n: tokens for n, query in enumerate(group.queries) if (tokens := self.generates(settings, query))}
         answered = engine.answer(group, generate, check)
         digest = hashlib.sha256(group.prefix.encode()).hexdigest()[:16]

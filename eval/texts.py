@@ -14,6 +14,8 @@ import numpy as np
 
 from splice.errors import SpliceError
 from splice.sources import Document, SourceSettings, plan_units, read_unit
+from splice.sources.listing import list_tree
+from splice.sources.records import printable
 from splice.store import PackedDataset
 
 from .task import DataFile
@@ -46,8 +48,8 @@ def texts(source: str, text_field: str) -> Iterator[tuple[str, str]]:
     settings = SourceSettings(text_field=text_field, max_chars=sys.maxsize)
     units = plan_units([source], settings)
     if path.is_dir() and {unit.kind for unit in units} == {"tree"}:
-        for file in sorted(file for file in path.rglob("*") if file.is_file()):
-            yield from _file(file, file.relative_to(path).as_posix())
+        for file in list_tree(source).files:
+            yield from _file(path / file.path, printable(file.path))
         return
     for unit in units:
         for document in read_unit(unit, settings):
@@ -79,8 +81,7 @@ def source_record(source: str) -> DataFile:
         return DataFile(path.name, _sha256(path), known=False)
     if not path.is_dir():
         return DataFile(source, "", known=False)
-    files = (file for file in sorted(path.rglob("*")) if file.is_file())
-    listed = "".join(f"{file.relative_to(path)} {_sha256(file)}\n" for file in files)
+    listed = "".join(f"{printable(file.path)} {_sha256(path / file.path)}\n" for file in list_tree(source).files)
     return DataFile(path.name, hashlib.sha256(listed.encode()).hexdigest(), known=False)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from splice.errors import SpliceError
-from splice.files import TEMPORARY, sweep
+from splice.files import TEMPORARY, check_writable, sweep
 from splice.lock import locked
 from splice.report import REPORT
 from splice.settings import BuildSettings
@@ -34,7 +34,7 @@ from splice.stages.tokenizer import receipt_path
 from splice.tokenizer_files import SIDE_FILES
 
 from .beam import load_beam, local_processes
-from .claim import check_writable, claim, finished
+from .claim import claim, finished
 from .finish import finish, leave_report
 from .link import check_embeddings, encoder_of
 from .processes import TaskProcesses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,3 @@ def finished(output: Path, build_directory: Path) -> dict[str, Any] | None:
     if manifest is None or manifest["build"] != build_directory.name:
         return None
     return manifest if shards_are_whole(output, manifest) else None
-
-
-def check_writable(directory: Path, flag: str) -> None:
-    """Raise SpliceError where `directory` is not and cannot become one that can be written to."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise SpliceError(f"{there}: not a directory that can be written to; give another {flag}")

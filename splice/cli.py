@@ -18,7 +18,7 @@ import typer
 from splice.train.settings import flags as train_flags
 
 from .errors import RESUME, RESUME_EVALUATION, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
-from .options import command, option, parameter
+from .options import command, needing, option, parameter
 from .settings import BuildSettings, fields, resolve
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def mix(
     """
     from rich.console import Console
 
-    from splice.pipelines.claim import check_writable
     from splice.pipelines.finish import leave_report
     from splice.pipelines.link import encoder_of
 
+    from .files import check_writable
     from .lock import locked
     from .mix import Taken, check_alike, plan_mixture, refuse_foreign, resolve_builds, resolve_mix
     from .mix import mix as make
@@ -233,7 +233,7 @@ def _train(dry_run: bool, config: Path | None, **flags: Any) -> None:
     from splice.train.settings import resolve
 
     settings = resolve({_dotted[name]: value for name, value in flags.items()}, config)
-    with _needing_torch("splice train"):
+    with needing("splice train", "train"):
         from splice.train.run import run as train
 
     train(settings, dry_run, Console())
@@ -265,7 +265,7 @@ def export(
     """Write a checkpoint as a Hugging Face LlamaForCausalLM directory, with its tokenizer."""
     from rich.console import Console
 
-    with _needing_torch("splice export"):
+    with needing("splice export", "train"):
         from splice.train.export import export as write
 
     write(checkpoint, output, dtype, Console())
@@ -288,16 +288,6 @@ def plot(
 def evaluate() -> None:
     """Evaluate long-context models: lost in the middle, in-context learning, QA, perplexity by position."""
     raise AssertionError("`run` hands its commands to splice.eval, whose options take a moment to make")
-
-
-@contextmanager
-def _needing_torch(command: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SpliceError(
-            f"{command} needs {error.name}, which is not installed: pip install 'splice-data[train]'"
-        ) from None
 
 
 @app.callback(invoke_without_command=True)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .errors import SpliceError
+
 TEMPORARY = ".tmp-"
 LOCK = ".splice.lock"  # in every output and work directory; a tree that holds one is read without it
 
@@ -57,6 +59,13 @@ def read_json(path: Path) -> Any | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+
+
+def check_writable(directory: Path, flag: str) -> None:
+    """Raise SpliceError where `directory`, which `flag` names, is not and cannot become one that can be written to."""
+    there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SpliceError(f"{there}: not a directory that can be written to; give another {flag}")
 
 
 def sweep(directory: Path) -> int:

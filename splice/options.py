@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect as signatures
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from .errors import SpliceError
 from .settings import choices
 
 
@@ -42,6 +44,17 @@ def command(function: Callable[..., None], parameters: list[signatures.Parameter
     called.__annotations__ = {p.name: p.annotation for p in parameters}
     called.__doc__ = help
     return called
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """A library that is not installed as a sentence: `what` needs it, `extra` brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SpliceError(
+            f"{what} needs {error.name}, which is not installed: pip install 'splice-data[{extra}]'"
+        ) from None
 
 
 def plain(annotation: Any) -> Any:

@@ -26,7 +26,7 @@ from splice.lock import locked
 
 from ..models import Model
 from ..results import PLAN, RESULT, finish, start
-from ..run import FORMAT, LIBRARIES
+from ..run import FORMAT, LIBRARIES, out_of_memory
 from ..screen import Screen
 from ..settings import EngineSettings
 from ..summary import summarise
@@ -125,10 +125,7 @@ def _evaluate(lm: SpliceLM, names: list[str], manager: TaskManager, how: dict[st
     try:
         found = simple_evaluate(lm, tasks=names, task_manager=manager, **how)
     except torch.OutOfMemoryError as error:
-        held = str(error).split(". ")[0]
-        raise EvaluationFailed(
-            f"out of GPU memory ({held}); a smaller --batch-tokens or --chunk needs less. Then run it again"
-        ) from error
+        raise out_of_memory(error, "Then run it again.") from error
     except ModuleNotFoundError as error:
         raise SpliceError(f"the code of a task in {', '.join(names)} needs more than is installed: {error}") from None
     except OSError as error:  # no hub, no such file, a full disk

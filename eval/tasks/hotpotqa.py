@@ -12,7 +12,7 @@ from ..data import AGAIN, Known, field, find, hub, json_array, json_lines, recor
 from ..demonstrations import asked, halves, some
 from ..scoring import exact_match, first_line, normalise, require_scorer, token_f1
 from ..settings import TaskSettings, setting
-from ..task import Answer, Count, Group, Loaded, Query, Task
+from ..task import Answer, Count, Group, Loaded, Query, QueryTask
 from .documents import Document, numbered
 
 DEV = Known("hotpot_dev_distractor_v1.json", ("4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea",))
@@ -59,7 +59,7 @@ class Example:
         return f"{numbered(self.documents)}\n\nQuestion: {self.question}\nAnswer:"
 
 
-class Hotpot(Task):
+class Hotpot(QueryTask):
     """A group is a set of demonstrations; its queries are paragraphs and a question each."""
 
     name = "hotpotqa"

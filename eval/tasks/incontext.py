@@ -12,7 +12,7 @@ from splice.errors import SpliceError
 from ..demonstrations import fill, some
 from ..scoring import labelled
 from ..settings import Integers, TaskSettings, setting
-from ..task import Answer, Count, Group, Loaded, Query, Task
+from ..task import Answer, Count, Group, Loaded, Query, QueryTask
 
 CONTEXT = 16384  # tokens, where neither --shots nor --context is given
 
@@ -46,7 +46,7 @@ class Rows:
     labels: tuple[str, ...]
 
 
-class InContext(Task):
+class InContext(QueryTask):
     """A group is a set of demonstrations, drawn by (seed, set); its queries are test items."""
 
     metrics = ("match", "likelihood")

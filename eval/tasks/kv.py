@@ -19,7 +19,7 @@ from splice.seeded import key, mix
 from ..data import AGAIN, Known, field, json_lines, look
 from ..scoring import require_scorer
 from ..settings import Integers, TaskSettings, setting
-from ..task import Answer, Count, Group, Loaded, Query, Task
+from ..task import Answer, Count, Group, Loaded, Query, QueryTask
 from .positions import Positions, chosen
 
 Record = tuple[str, str]  # key, value
@@ -59,7 +59,7 @@ class Example:
     gold: int
 
 
-class Kv(Task):
+class Kv(QueryTask):
     """Groups share a dictionary (dense), or are one prompt (litm): by example, then by descending position.
 
     In that order a prompt has the longest beginning in common with the one before it.

@@ -16,7 +16,7 @@ from splice.seeded import permutation
 from ..data import AGAIN, Known, field, find, json_array, json_lines, look
 from ..scoring import best_subspan_em, first_line, normalise, require_scorer
 from ..settings import Integers, TaskSettings, setting
-from ..task import Answer, Count, Group, Loaded, Query, Task
+from ..task import Answer, Count, Group, Loaded, Query, QueryTask
 from .documents import Document, numbered
 from .positions import Positions, chosen
 
@@ -65,7 +65,7 @@ class Example:
     distractors: tuple[Document, ...]
 
 
-class Nq(Task):
+class Nq(QueryTask):
     """A group is one prompt: by question, then by descending position, so that a prompt begins as the one before it."""
 
     name = "nq"

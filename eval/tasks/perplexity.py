@@ -13,7 +13,7 @@ import numpy as np
 from splice.errors import SpliceError
 
 from ..settings import EngineSettings, Integers, setting
-from ..task import Answer, Count, Group, Loaded, Query, Task
+from ..task import Count, Loaded, Task
 from ..texts import ids_of, is_dataset, packed, source_record, texts
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ class Text:
     id: str
     content: str | np.ndarray
     windows: int
-    queries: tuple[Query, ...] = ()  # none: every token is predicted
 
 
 class Perplexity(Task):
@@ -66,13 +65,10 @@ class Perplexity(Task):
             return Loaded(dataset, (record,))
         return Loaded(None, (source_record(settings.data),))
 
-    def scored(self, settings: PerplexitySettings) -> tuple[str, ...]:
-        return self.metrics
-
     def scorer(self, settings: PerplexitySettings) -> str:
         return "negative log-likelihood of each token, nats"
 
-    def groups(self, settings: PerplexitySettings, loaded: Loaded, count: Count) -> Iterator[Group]:
+    def groups(self, settings: PerplexitySettings, loaded: Loaded, count: Count) -> Iterator[Text]:
         """Documents of at least the context's length."""
         assert settings.data
         (length,) = settings.context
@@ -91,13 +87,13 @@ class Perplexity(Task):
             documents += 1
             times[name] += 1
             unique = name if times[name] == 1 else f"{name} ({times[name]})"
-            yield Text(unique, content, min(settings.windows, tokens // length))  # type: ignore[misc]
+            yield Text(unique, content, min(settings.windows, tokens // length))
             if documents == settings.documents:
                 return
         if not documents:
             raise SpliceError(f"{settings.data}: no document of {length:,} tokens or more; take a shorter --context")
 
-    def samples(self, engine: Engine, settings: PerplexitySettings, group: Any, check: int) -> list[dict[str, Any]]:
+    def samples(self, engine: Engine, settings: PerplexitySettings, group: Text, check: int) -> list[dict[str, Any]]:
         """A sample a window: sums of nats by bucket."""
         (length,) = settings.context
         content, bos = group.content, engine.prompter.bos
@@ -124,9 +120,6 @@ class Perplexity(Task):
                 }
             )
         return samples
-
-    def score(self, settings: PerplexitySettings, query: Query, answer: Answer) -> dict[str, float]:
-        raise NotImplementedError  # samples above has no queries
 
 
 def _bucket(losses: np.ndarray, start: int) -> list[float]:

@@ -17,7 +17,7 @@ from ..data import AGAIN, Found, Known, field, find, hub, json_object, records
 from ..demonstrations import MARGIN
 from ..scoring import first_line, labelled, require_scorer, token_f1
 from ..settings import TaskSettings, setting
-from ..task import Answer, Count, DataFile, Group, Loaded, Query, Task
+from ..task import Answer, Count, DataFile, Group, Loaded, Query, QueryTask
 
 DEV, TRAIN = Known("qasper-dev-v0.3.json"), Known("qasper-train-v0.3.json")
 FIXTURE = Known(
@@ -66,7 +66,7 @@ class Paper:
     questions: tuple[Question, ...]
 
 
-class Qasper(Task):
+class Qasper(QueryTask):
     """A group is a paper, with demonstrations drawn by (seed, paper)."""
 
     name = "qasper"

@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path, capsys):
     assert "--data-dir nowhere: no such directory" in words(capsys)
     (tmp_path / "file").write_text("")
     assert run([*kv, str(tmp_path / "file" / "below")]) == 2
-    assert "file is no directory; name another one" in words(capsys)
+    assert "file: not a directory that can be written to; give another --output" in words(capsys)
     (tmp_path / "f.yaml").write_text("runs: [{task: kv}, {task: kv, positions: 0}]")
     models = ["--model", str(tmp_path / "nowhere"), "--output", str(tmp_path)]
     assert run(["eval", "run", str(tmp_path / "f.yaml"), *models]) == 2
