@@ -1,8 +1,8 @@
-"""A Llama: pre-norm blocks of RMSNorm, grouped-query attention with RoPE, and SwiGLU.
+"""A Llama: pre-norm blocks of RMSNorm, grouped-query attention with RoPE, and SwiGLU, dense or as a mixture of experts.
 
 Modules carry Hugging Face's names (model.layers.3.self_attn.q_proj), so a state_dict loads either way as it is.
 Features: any context extension of rope.py; FoT's memory layers; attention across or within documents; the loss in chunks;
-weights in float32 with any compute dtype; recomputed activations, Ulysses context parallelism.
+weights in float32 with any compute dtype; recomputed activations, Ulysses context parallelism; the layers of experts/.
 
 Shapes: B examples, T tokens (of this rank), D hidden size, H heads, G key-value heads, d head size, V vocabulary.
 """
@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Sight, attention, look
+from .experts.config import Experts
+from .experts.layer import expert_layer
+from .experts.record import Record
 from .fot import FoT
-from .loss import cross_entropy, token_losses
+from .loss import IGNORED, cross_entropy, token_losses, with_gradient_of
 from .rope import Rope, cos_sin, frequencies, rotate
 
 if TYPE_CHECKING:
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
     from .ulysses import Ulysses
 
 INIT_STD = 0.02
+EXPERT_INIT_SCALE = 0.1
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes of a model. length: the longest context it is made for, tokens. tied: one matrix embeds and predicts."""
+    """The sizes of a model. length: the longest context it is made for, tokens. tied: one matrix embeds and predicts.
+
+    mlp_size: d_ff of a dense layer; those of `experts.layers` have experts in its place.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -45,22 +52,42 @@ class ModelConfig:
     length: int
     rope: Rope = field(default_factory=Rope)
     fot: FoT | None = None
+    experts: Experts | None = None
     norm_eps: float = 1e-6
     tied: bool = False
 
     @property
     def parameters(self) -> int:
-        return self.matmul_parameters + self.vocab_size * self.hidden_size * (not self.tied) + self.norm_parameters
+        """All of them."""
+        return self._with_experts(0.0 if self.experts is None else self.experts.count)
 
     @property
-    def norm_parameters(self) -> int:
-        return (2 * self.layers + 1) * self.hidden_size
+    def active_parameters(self) -> int:
+        """Those that compute one token, the embedding included; all, in a dense model."""
+        return self._with_experts(0.0 if self.experts is None else self.experts.computed)
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied by: the N of 6 N FLOPs. The head is one of them, the embedding is not."""
+        """Weights that a token is multiplied by: the N of 6 N FLOPs. The head is one of them, the embedding is not."""
+        embedding = self.vocab_size * self.hidden_size * (not self.tied)
+        return self.active_parameters - embedding - self.norm_parameters
+
+    @property
+    def norm_parameters(self) -> int:
+        experts = self.experts
+        layer_norms = len(experts.layers) if experts and experts.routing == "expert_choice" else 0
+        return (2 * self.layers + 1 + 2 * layer_norms) * self.hidden_size
+
+    def _with_experts(self, of_each_layer: float) -> int:
+        """Parameters, if so many experts of an expert layer count."""
         attention = 2 * self.hidden_size * self.head_size * (self.heads + self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden_size * self.mlp_size) + self.vocab_size * self.hidden_size
+        dense, experts = self.layers, 0.0
+        if self.experts is not None:
+            dense -= len(self.experts.layers)
+            one = self.experts.matrices * self.hidden_size * (self.mlp_size // self.experts.granularity)
+            experts = len(self.experts.layers) * (of_each_layer * one + self.experts.count * self.hidden_size)
+        layers = self.layers * attention + dense * 3 * self.hidden_size * self.mlp_size + round(experts)
+        return layers + self.vocab_size * self.hidden_size * (1 + (not self.tied)) + self.norm_parameters
 
 
 class Linear(nn.Linear):
@@ -117,8 +144,8 @@ class MLP(nn.Module):
         self.up_proj = Linear(config.hidden_size, config.mlp_size, bias=False)
         self.down_proj = Linear(config.mlp_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)), None
 
 
 class Block(nn.Module):
@@ -127,11 +154,16 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = MLP(config)
+        expert = config.experts is not None and layer in config.experts.layers
+        self.mlp = expert_layer(config.experts, config.hidden_size, config.mlp_size) if expert else MLP(config)
 
-    def forward(self, x: Tensor, table: RopeTable, sight: Sight | None, cache: Cache | None) -> Tensor:
+    def forward(
+        self, x: Tensor, table: RopeTable, sight: Sight | None, cache: Cache | None
+    ) -> tuple[Tensor, Record | None]:
+        """The residual stream after the block, [B, T, D], and what its expert layer tells, where it is one."""
         x = x + self.self_attn(self.input_layernorm(x), table, sight, cache)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out, record = self.mlp(self.post_attention_layernorm(x))
+        return x + out, record
 
 
 class Trunk(nn.Module):
@@ -154,7 +186,10 @@ class RopeTable:
 
 
 class Llama(nn.Module):
-    """dtype: what is computed in; weights are float32. recompute: keep no activations within a block."""
+    """dtype: what is computed in; weights are float32. recompute: keep no activations within a block.
+
+    records: what the expert layers told of the last forward pass, by layer.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype = torch.float32, recompute: bool = False) -> None:
         super().__init__()
@@ -162,6 +197,7 @@ class Llama(nn.Module):
         self.dtype = dtype
         self.recompute = recompute
         self.ulysses: Ulysses | None = None
+        self.records: dict[int, Record] = {}
         self._tables: dict[tuple[int, int, torch.device], RopeTable] = {}  # made anew they would stall a GPU every step
         self.model = Trunk(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -177,7 +213,8 @@ class Llama(nn.Module):
         reduce: bool = True,
     ) -> Tensor:
         """Logits [B, T, V] of ids [B, T]; with targets (int64 [B, T], IGNORED where there is no loss) the sum of their
-        losses, or with reduce=False each one's, [B, T] without gradient.
+        losses, or with reduce=False each one's, [B, T] without gradient. The sum's gradient is also that of the routers'
+        losses, each times the number of targets; its value is not, so that it compares between models.
 
         sight: what tokens see, by default all before them within their example (and FoT's contexts). cache: what was
         read before; the ids continue it. With Ulysses, ids and targets are this rank's tokens of the examples.
@@ -187,7 +224,13 @@ class Llama(nn.Module):
         if targets is None:
             return self.lm_head(x)
         flat, weight, wanted = x.flatten(0, 1), self.lm_head.weight.to(x.dtype), targets.flatten()
-        return cross_entropy(flat, weight, wanted) if reduce else token_losses(flat, weight, wanted).view(b, t)
+        if not reduce:
+            return token_losses(flat, weight, wanted).view(b, t)
+        loss = cross_entropy(flat, weight, wanted)
+        if not self.records:
+            return loss
+        routers = torch.stack([record.loss for record in self.records.values()]).sum()
+        return with_gradient_of(loss, routers * (wanted != IGNORED).sum())
 
     def hidden(self, ids: Tensor, sight: Sight | None = None, cache: Cache | None = None) -> Tensor:
         """What the head predicts from, [B, T, D]."""
@@ -197,11 +240,15 @@ class Llama(nn.Module):
             sight = look(b, t * ranks, self.config.fot, None, ids.device)
         table = self._table(t, cache, ids.device)
         x = self.model.embed_tokens(ids).to(self.dtype)
-        for block in self.model.layers:
+        self.records = {}
+        chance = self.config.experts is not None and self.config.experts.jitter > 0
+        for layer, block in enumerate(self.model.layers):
             if self.recompute and self.training and torch.is_grad_enabled():
-                x = checkpoint(block, x, table, sight, cache, use_reentrant=False, preserve_rng_state=False)
+                x, record = checkpoint(block, x, table, sight, cache, use_reentrant=False, preserve_rng_state=chance)
             else:
-                x = block(x, table, sight, cache)
+                x, record = block(x, table, sight, cache)
+            if record is not None:
+                self.records[layer] = record
         if cache is not None:
             cache.advance(t)
         return self.model.norm(x)
@@ -229,12 +276,18 @@ def initial(name: str, shape: torch.Size, config: ModelConfig, seed: int) -> Ten
     """The first value of one weight, float32, drawn by (seed, name) alone: the same for any sharding and any order.
 
     Normal, standard deviation 0.02, that of the two projections into the residual stream over sqrt(2 layers); norms 1.
+    Experts and routers: normal cut at two standard deviations of sqrt(0.1 / fan_in) (Krajewski et al. 2024).
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape)
+    if name.endswith("norm.bias"):
+        return torch.zeros(shape)
     draw = torch.Generator().manual_seed(
         int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest())
     )
+    if ".mlp.experts." in name or ".mlp.gate." in name:
+        std = math.sqrt(EXPERT_INIT_SCALE / shape[-1])
+        return nn.init.trunc_normal_(torch.empty(shape), 0.0, std, -2 * std, 2 * std, generator=draw)
     std = INIT_STD / math.sqrt(2 * config.layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else INIT_STD
     return torch.empty(shape).normal_(0.0, std, generator=draw)
 
