@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from splice.errors import SpliceError
 from splice.train.cache import Cache
+from splice.train.hf_read import read_config
 from splice.train.loss import token_losses
 from splice.train.restore import load_model
 
@@ -15,9 +17,16 @@ from .rows import Rows
 
 
 class LlamaNet:
-    """reader.Net of splice.train's Llama in `directory`. Raises SpliceError as load_model."""
+    """reader.Net of splice.train's Llama in `directory`. Raises SpliceError as load_model, and where texts are not read alone."""
 
     def __init__(self, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
+        experts = read_config(directory).experts
+        if experts and not experts.alone:
+            raise SpliceError(
+                f"{directory}: its experts ({experts.routing}, groups of {experts.group}) choose among several texts, so that no text has an "
+                "answer of its own; evaluate a model of token_choice (a mixture of tokens becomes one: splice train --init "
+                "CHECKPOINT --model.experts.routing token_choice)"
+            )
         self._model = load_model(directory, dtype, device)
         self.config = self._model.config
         self.vocab_size = self.config.vocab_size

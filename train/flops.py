@@ -19,6 +19,7 @@ PEAKS = {
     "L40S": 362.0,
     "4090": 165.0,
 }
+ROUTING = 14  # c_r of Krajewski et al. 2024: what choosing an expert and moving a token there costs, in units of D
 CONVENTION = "6 N + 12 layers heads head_size span (N: weights that multiply, span: keys, causal counted in full)"
 
 
@@ -49,6 +50,18 @@ def flops_per_token(config: ModelConfig, length: int, causal: bool = False) -> f
     return 6 * config.matmul_parameters + attention
 
 
+def scaling_law_flops_per_token(config: ModelConfig) -> float:
+    """F / tokens = (12 D^2 c_f + D E c_r) n_blocks with c_f = 6, c_r = 14, E = G R experts (Krajewski et al. 2024, eq. 12).
+
+    The form in which compute-optimal granularities are given: for blocks whose d_ff is 4 D, without attention and vocabulary,
+    but with what routing costs beside the product with the router.
+    """
+    assert config.experts is not None
+    blocks = len(config.experts.layers)
+    dense = 12 * config.hidden_size**2 * 6 * config.layers
+    return dense + config.hidden_size * config.experts.count * ROUTING * blocks
+
+
 def peak_flops(device: torch.device, given_tflops: float | None) -> float | None:
     """FLOP/s of one device, or None where it is not known."""
     if given_tflops:
@@ -66,16 +79,24 @@ def memory_bytes(
 
     State: 16 bytes a parameter (weight, gradient, two moments in float32) over the ranks. Activations of a block, in values a
     token: what enters its two norms and its four inner inputs (6 D), q, k, v and attention's output, and three of the MLP's
-    hidden size; with recompute only D a block, and one block in full. Loss: one chunk of logits and its gradient.
+    hidden size, of an expert layer X and H alone; with recompute only D a block, and one block in full. Loss: one chunk of
+    logits and its gradient. Experts at work: what a layer's products pass on, of one layer at a time.
     """
     tokens = rows * length / context_size
     inner = 6 * config.hidden_size + 2 * config.head_size * (config.heads + config.kv_heads) + 3 * config.mlp_size
-    kept = config.hidden_size * config.layers + inner if recompute else inner * config.layers
+    blocks, work = inner * config.layers, 0.0
+    if config.experts is not None:
+        experts, size = config.experts, config.mlp_size // config.experts.granularity
+        of_expert = experts.computed * (experts.matrices - 1) * size
+        blocks += len(experts.layers) * (of_expert - 3 * config.mlp_size)
+        work = experts.computed * (config.hidden_size + 2 * size) + of_expert
+    kept = config.hidden_size * config.layers + inner if recompute else blocks
     cast = 0 if compute_bytes == 4 else compute_bytes * config.parameters / (config.layers if ranks > 1 else 1)
     chunk = min(CHUNK_LOGITS, int(tokens) * config.vocab_size)
     return {
         "weights, gradients, moments": 16.0 * config.parameters / ranks,
         "weights as computed with": cast,
         "activations": compute_bytes * tokens * kept,
+        **({"experts at work": compute_bytes * tokens * work} if work else {}),
         "loss": chunk * (4.0 + 2 * compute_bytes) + 4.0 * config.vocab_size * config.hidden_size,
     }

@@ -1,26 +1,55 @@
-"""config.json of a Hugging Face Llama, to and from ModelConfig.
+"""config.json of a Hugging Face Llama or Mixtral, to and from ModelConfig.
 
 What is written loads as a plain LlamaForCausalLM: in transformers 5, which reads `rope_parameters`, and in transformers 4
 and older vLLM, which read `rope_theta` and `rope_scaling` (but transformers 4.46 takes YaRN's original context from
 max_position_embeddings; 4.57 does not). What is read may have either form. FoT's keys are LongLLaMA's, with three
 differences: `cross_batch_range` is the name of its training code; `fot_local_context` is ours, since its own code takes
 the window from max_position_embeddings, where a plain Llama has the longest context; and model_type is llama.
+Experts that Mixtral can express make a MixtralForCausalLM; others have a model_type of ours, so that nobody loads them as
+what they are not. The key `splice_experts` holds in both all that Experts says and Mixtral has no place for.
 What a checkpoint asks for and train/model.py does not do is refused, never ignored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, get_args
 
 import torch
 
 from splice.errors import SpliceError
 
+from .experts.config import Experts, Routing
 from .fot import FoT
+from .kernels import ACTIVATIONS
 from .model import INIT_STD, ModelConfig
 from .rope import Rope
 
+ARCHITECTURES = {
+    # model_type -> the class that transformers loads; of the last name it has none
+    "llama": "LlamaForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "splice_moe": "SpliceMoeForCausalLM",
+}
+LLAMA = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    # model_type -> what transformers takes for keys that are absent; Mixtral's are those of 8x7B
+    "llama": LLAMA,
+    "mixtral": {
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.0,
+    },
+    "splice_moe": LLAMA,
+}
+EXPERTS = "splice_experts"
 LENGTH = "fot_length"  # tokens of an example with its memory, where max_position_embeddings is the local context
 ORIGINAL = "rope_original_context"  # L0 where the rope type has no place for it: a longer length would pass for it
 ROPE_FIELDS = {
@@ -51,8 +80,9 @@ PLAIN = {
     "partial_rotary_factor": 1.0,
     "mem_positionals": True,
 }
+PLAIN_MIXTRAL = {"sliding_window": None}
 PLAIN_ROPE = {"partial_rotary_factor": 1.0, "mscale": None, "mscale_all_dim": None, "truncate": True}
-REMEDY = "start from a plain Llama"
+REMEDY = "start from a plain Llama or Mixtral"
 
 
 def config_to_hf(
@@ -63,10 +93,11 @@ def config_to_hf(
     tokenizer: the `tokenizer` of a dataset's manifest, for bos_id, eos_id, pad_id; without it the ids are null, since
     transformers would otherwise take 1 and 2. dtype: of the weights beside it.
     """
-    name = str(dtype).removeprefix("torch.")
+    name, kind = str(dtype).removeprefix("torch."), model_type(config)
+    biases = {} if kind == "mixtral" else {"attention_bias": False, "mlp_bias": False}  # Mixtral has no such keys
     values: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.mlp_size,
@@ -75,8 +106,7 @@ def config_to_hf(
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_size,
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
+        **biases,
         "attention_dropout": 0.0,
         "rms_norm_eps": config.norm_eps,
         "initializer_range": INIT_STD,
@@ -88,7 +118,30 @@ def config_to_hf(
         "dtype": name,
         "torch_dtype": name,  # transformers 4 and vLLM
     }
+    values |= _experts_to_hf(config.experts, config.mlp_size, kind)
     return values | _rope_to_hf(config.rope, config.length) | _fot_to_hf(config.fot, config.length, name)
+
+
+def model_type(config: ModelConfig) -> str:
+    """One of ARCHITECTURES."""
+    if config.experts is None:
+        return "llama"
+    return "splice_moe" if beyond_mixtral(config) else "mixtral"
+
+
+def beyond_mixtral(config: ModelConfig) -> list[str]:
+    """What a model's experts are that Mixtral's cannot be. Neither a capacity nor a loss is: they are for training alone."""
+    experts = config.experts
+    if experts is None:
+        return []
+    dense = [str(layer) for layer in range(config.layers) if layer not in experts.layers]
+    found = {
+        f"routing {experts.routing}": experts.routing != "token_choice",
+        f"{experts.activation} experts": experts.activation != "swiglu",
+        "weights not renormalised": experts.routing == "token_choice" and not experts.renormalise,
+        f"layer{'s' * (len(dense) > 1)} {', '.join(dense)} {'are' if len(dense) > 1 else 'is'} dense": bool(dense),
+    }
+    return [what for what, beyond in found.items() if beyond]
 
 
 def special_ids(tokenizer: Mapping[str, Any] | None) -> dict[str, int | None]:
@@ -101,35 +154,139 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> ModelConfig:
 
     Keys that are absent have Hugging Face's defaults, the five sizes apart, which must be there. Where the legacy
     `rope_scaling` stands beside `rope_parameters` it is what counts, as in transformers.
-    Raises SpliceError for what is missing, makes no sense, or is not implemented by train/model.py.
+    Raises SpliceError for what is missing, makes no sense, contradicts itself, or is not implemented by train/model.py.
     """
-    if values.get("model_type") != "llama":
-        raise SpliceError(f"{where}: model_type {values.get('model_type')} is not llama, the one there is; {REMEDY}")
+    kind = str(values.get("model_type"))
+    if kind not in ARCHITECTURES:
+        raise SpliceError(
+            f"{where}: model_type {kind} is not one of those there are ({', '.join(ARCHITECTURES)}); {REMEDY}"
+        )
     _refuse(values, PLAIN, where)
+    if kind == "mixtral":
+        _refuse(values, PLAIN_MIXTRAL, where)
+    values = DEFAULTS[kind] | dict(values)
     hidden, heads = _size(values, "hidden_size", where), _size(values, "num_attention_heads", where)
     kv_heads = _size(values, "num_key_value_heads", where, heads)
     head_size = _size(values, "head_dim", where, hidden // heads)
-    length = _size(values, LENGTH, where, _size(values, "max_position_embeddings", where, 2048))
+    length = _size(values, LENGTH, where, _size(values, "max_position_embeddings", where))
     if heads % kv_heads:
         raise SpliceError(
             f"{where}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}; mend it"
         )
     if head_size % 2 or not head_size:
         raise SpliceError(f"{where}: head_dim {head_size} is odd or 0, which cannot be rotated in halves; {REMEDY}")
-    return ModelConfig(
+    layers = _size(values, "num_hidden_layers", where)
+    experts, mlp_size = _experts_from_hf(values, kind, layers, where)
+    config = ModelConfig(
         vocab_size=_size(values, "vocab_size", where),
         hidden_size=hidden,
-        layers=_size(values, "num_hidden_layers", where),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        mlp_size=_size(values, "intermediate_size", where),
+        mlp_size=mlp_size,
         length=length,
         rope=_rope_from_hf(values, length, where),
         fot=_fot_from_hf(values, length, where),
-        norm_eps=_number(values, "rms_norm_eps", where, 1e-6),
+        experts=experts,
+        norm_eps=_number(values, "rms_norm_eps", where),
         tied=bool(values.get("tie_word_embeddings", False)),
     )
+    if kind == "mixtral" and (beyond := beyond_mixtral(config)):
+        raise SpliceError(
+            f"{where}: model_type mixtral, but {', '.join(beyond)} by {EXPERTS}, which Mixtral has not; mend one of the two"
+        )
+    return config
+
+
+def _experts_to_hf(experts: Experts | None, mlp_size: int, kind: str) -> dict[str, Any]:
+    if experts is None:
+        return {}
+    values = {"output_router_logits": False, **PLAIN_MIXTRAL} if kind == "mixtral" else {}
+    own = asdict(experts) | {"layers": list(experts.layers), "mlp_size": mlp_size}
+    return _shown(experts, mlp_size, kind) | values | {EXPERTS: own}
+
+
+def _shown(experts: Experts, mlp_size: int, kind: str) -> dict[str, Any]:
+    """What the keys of others say of the experts. (Mixtral's loss is `active` times ours, and over all layers at once.)"""
+    if kind != "mixtral":
+        return {"intermediate_size": mlp_size}
+    return {
+        "intermediate_size": mlp_size // experts.granularity,
+        "num_local_experts": experts.count,
+        "num_experts_per_tok": experts.active,
+        "router_aux_loss_coef": experts.balance,
+        "router_jitter_noise": experts.jitter,
+    }
+
+
+def _experts_from_hf(values: Mapping[str, Any], kind: str, layers: int, where: str) -> tuple[Experts | None, int]:
+    """The experts, and the size of the dense layer that they stand for."""
+    if kind == "llama":
+        return None, _size(values, "intermediate_size", where)
+    if kind == "mixtral" and values.get(EXPERTS) is None:
+        return _plain_mixtral(values, layers, where)
+    experts, mlp_size = _own_experts(values.get(EXPERTS), layers, f"{where}: {EXPERTS}")
+    for key, value in _shown(experts, mlp_size, kind).items():
+        if values.get(key) != value:
+            raise SpliceError(f"{where}: {key} is {values.get(key)}, but {value} by {EXPERTS}; mend one of the two")
+    return experts, mlp_size
+
+
+def _plain_mixtral(values: Mapping[str, Any], layers: int, where: str) -> tuple[Experts, int]:
+    """As fine as tokens have experts, so that those of a token are together as large as one dense layer."""
+    count, active = _size(values, "num_local_experts", where), _size(values, "num_experts_per_tok", where)
+    if active > count:
+        raise SpliceError(f"{where}: num_experts_per_tok {active} is more than num_local_experts {count}; mend it")
+    granularity = 1 if count % active else active
+    experts = Experts(
+        routing="token_choice",
+        granularity=granularity,
+        expansion=count // granularity,
+        layers=tuple(range(layers)),
+        active=active,
+        balance=_number(values, "router_aux_loss_coef", where, zero=True),
+        jitter=_number(values, "router_jitter_noise", where, zero=True, below=1),
+    )
+    return experts, granularity * _size(values, "intermediate_size", where)
+
+
+def _own_experts(found: Any, layers: int, where: str) -> tuple[Experts, int]:
+    if not isinstance(found, Mapping):
+        raise SpliceError(f"{where} is {found}, not the fields of the model's experts; copy config.json there again")
+    known = [*(field.name for field in fields(Experts)), "mlp_size"]
+    unknown = [str(key) for key in found if key not in known]
+    if unknown:
+        raise SpliceError(f"{where}: no field {', '.join(unknown)} (there are {', '.join(known)}); leave it out")
+    if not _are_layers(found.get("layers"), layers) or len(set(found["layers"])) < len(found["layers"]):
+        raise SpliceError(
+            f"{where}: layers {found.get('layers')} is no list of different layers, 0 to {layers - 1}; mend it"
+        )
+    capacity = None if found.get("capacity") is None else _number(found, "capacity", where)
+    experts = Experts(
+        routing=_choice(found, "routing", where, get_args(Routing)),
+        granularity=_size(found, "granularity", where),
+        expansion=_size(found, "expansion", where),
+        layers=tuple(found["layers"]),
+        active=_size(found, "active", where),
+        activation=_choice(found, "activation", where, ACTIVATIONS, Experts.activation),
+        capacity=capacity,
+        renormalise=_choice(found, "renormalise", where, (True, False), Experts.renormalise),
+        balance=_number(found, "balance", where, Experts.balance, zero=True),
+        z=_number(found, "z", where, Experts.z, zero=True),
+        jitter=_number(found, "jitter", where, Experts.jitter, zero=True, below=1),
+        group=_size(found, "group", where, Experts.group),
+        tau=_number(found, "tau", where, Experts.tau, below=1),
+        sparsity=_number(found, "sparsity", where, Experts.sparsity, zero=True),
+    )
+    mlp_size = _size(found, "mlp_size", where)
+    if experts.active > experts.count:
+        raise SpliceError(
+            f"{where}: active {experts.active} is more than the {experts.count} experts (granularity x expansion); mend it"
+        )
+    if mlp_size % experts.granularity:
+        raise SpliceError(f"{where}: granularity {experts.granularity} does not divide mlp_size {mlp_size}; mend it")
+    return experts, mlp_size
 
 
 def _rope_to_hf(rope: Rope, length: int) -> dict[str, Any]:
@@ -165,11 +322,11 @@ def _rope_from_hf(values: Mapping[str, Any], length: int, where: str) -> Rope:
     )
     source, key = next((place for place in places if place[0].get(place[1]) is not None), places[0])
     numbers = {
-        field: _number(found, key, f"{where}: rope type {kind}", 0.0)
+        field: _number(found, key, f"{where}: rope type {kind}")
         for field, key in ROPE_FIELDS[kind].items()
         if field != "original" and found.get(key) is not None
     }
-    numbers["theta"] = _number(found, "rope_theta", where, _number(values, "rope_theta", where, 10_000.0))
+    numbers["theta"] = _number(found, "rope_theta", where, _number(values, "rope_theta", where))
     return Rope(type=kind, original=_size(source, key, where, length), **numbers)
 
 
@@ -193,7 +350,7 @@ def _fot_from_hf(values: Mapping[str, Any], length: int, where: str) -> FoT | No
     if not layers:
         return None
     last = _size(values, "num_hidden_layers", where) - 1
-    if not isinstance(layers, list) or not all(_whole(layer) and 0 <= layer <= last for layer in layers):
+    if not _are_layers(layers, last + 1):
         raise SpliceError(f"{where}: mem_layers {layers} is no list of layers, 0 to {last}; mend it")
     return FoT(
         layers=tuple(layers),
@@ -229,10 +386,30 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(values: Mapping[str, Any], key: str, where: str, default: float) -> float:
+def _are_layers(value: Any, count: int) -> bool:
+    return isinstance(value, list) and all(_whole(layer) and 0 <= layer < count for layer in value)
+
+
+def _number(
+    values: Mapping[str, Any],
+    key: str,
+    where: str,
+    default: float | None = None,
+    zero: bool = False,
+    below: float = math.inf,
+) -> float:
     value = values.get(key)
-    if value is None:
+    if value is None and default is not None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise SpliceError(f"{where}: {key} is {value}, not a number above 0; set it")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < below or (value == 0 and not zero):  # NaN is not from 0 on
+        wanted = ("from 0 on" if zero else "above 0") + (f" and below {below:g}" if below < math.inf else "")
+        raise SpliceError(f"{where}: {key} is {value}, not a number {wanted}; set it")
     return float(value)
+
+
+def _choice(values: Mapping[str, Any], key: str, where: str, choices: tuple[Any, ...], default: Any = None) -> Any:
+    value = default if values.get(key) is None else values[key]
+    if type(value) is not type(choices[0]) or value not in choices:  # 1 is in (True, False)
+        raise SpliceError(f"{where}: {key} is {value}, not one of {', '.join(map(str, choices))}; set it")
+    return value

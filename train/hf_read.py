@@ -1,15 +1,16 @@
 """Hugging Face model directories: found, here or on the hub, and read one tensor at a time.
 
-Nothing here needs transformers: a Llama's weights are named alike there and in train/model.py, so that reading is a check
-of names and shapes.
+Nothing here needs transformers: weights are named alike there and in train/model.py, so that reading is a check of names
+and shapes; only experts, which are apart on disk, are put together (hf_experts.py).
 """
 
 from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from splice.errors import SpliceError
 from splice.files import read_json
 
 from .hf_config import config_from_hf
+from .hf_experts import Part, parts
 from .model import Llama, ModelConfig
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -35,7 +37,7 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}  # safetensors' names and torch's
-REMEDY = "name a directory with a Llama of Hugging Face's format, or ORG/NAME on the hub"
+REMEDY = "name a directory with a Llama or Mixtral of Hugging Face's format, or ORG/NAME on the hub"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def read_config(directory: Path) -> ModelConfig:
 def read_weights(directory: Path, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """The model's weights one by one, on the CPU, in the dtype they are stored in: names as in `Llama.named_parameters`.
 
-    A tied model's head is not among them. Names, shapes and dtypes are checked before this returns, by the headers.
+    A tied model's head is not among them. Experts may be stored one by one or as here, each tensor of a layer's in one.
+    Names, shapes and dtypes are checked before this returns, by the headers.
     Raises SpliceError for a file that cannot be read, and for weights that are missing, too many, misshapen or quantised.
     """
     expected = parameter_shapes(config)
@@ -91,11 +94,13 @@ def read_weights(directory: Path, config: ModelConfig) -> Iterator[tuple[str, Te
             if not name.endswith(BUFFER):
                 stored[name] = tensor
     head = stored.pop(HEAD, None) if config.tied else None
-    _check(stored, expected, directory)
+    wanted = {
+        name: [Part(name, (), shape)] if name in stored else parts(name, shape) for name, shape in expected.items()
+    }
+    _check(stored, wanted, directory)
     if head is not None:
         _check_tied(head, stored[EMBEDDING])
-    files = dict.fromkeys(tensor.file for tensor in stored.values())
-    return ((name, tensor) for file in files for name, tensor in _tensors(file, expected))
+    return _assembled(stored, wanted, expected)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -170,15 +175,31 @@ def _headers(file: Path) -> dict[str, Stored]:
         raise SpliceError(f"{file}: torn, or no safetensors ({reason(error)}); copy or download it again") from error
 
 
-def _tensors(file: Path, names: Container[str]) -> Iterator[tuple[str, Tensor]]:
-    """Those of `names` that are in the file."""
-    if file.suffix != ".safetensors":
-        yield from ((name, tensor) for name, tensor in _load_pickled(file).items() if name in names)
-        return
-    with safe_open(file, "pt") as opened:
-        for name in opened.keys():  # noqa: SIM118
-            if name in names:
-                yield name, opened.get_tensor(name)
+def _assembled(
+    stored: Mapping[str, Stored], wanted: Mapping[str, list[Part]], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """File after file, one of which is open at a time; of the tensors that are put together, one is held."""
+    reader = lru_cache(maxsize=1)(_reader)
+
+    def whole(name: str) -> Tensor:
+        out = None
+        for part in sorted(wanted[name], key=lambda part: stored[part.name].file):
+            tensor = reader(stored[part.name].file)(part.name)
+            if not part.index:
+                return tensor
+            out = torch.empty(shapes[name], dtype=tensor.dtype) if out is None else out
+            out[part.index] = tensor
+        assert out is not None
+        return out
+
+    owner = {part.name: name for name, pieces in wanted.items() for part in pieces}
+    for name in dict.fromkeys(owner[part] for part in stored):
+        yield name, whole(name)
+
+
+def _reader(file: Path) -> Callable[[str], Tensor]:
+    """Gives the file's tensors by their names."""
+    return safe_open(file, "pt").get_tensor if file.suffix == ".safetensors" else _load_pickled(file).__getitem__
 
 
 def _load_pickled(file: Path) -> dict[str, Tensor]:
@@ -199,7 +220,8 @@ def _load_pickled(file: Path) -> dict[str, Tensor]:
     return values
 
 
-def _check(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], directory: Path) -> None:
+def _check(stored: Mapping[str, Stored], wanted: Mapping[str, list[Part]], directory: Path) -> None:
+    expected = {part.name: part.shape for pieces in wanted.values() for part in pieces}
     missing = [name for name in expected if name not in stored]
     if missing:
         hint = " (tie_word_embeddings is false in config.json)" if missing == [HEAD] else ""
@@ -207,7 +229,7 @@ def _check(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]]
     for name, tensor in stored.items():
         if name not in expected:
             more = [other for other in stored if other not in expected]
-            raise SpliceError(f"{tensor.file}: {some(more)} is no part of a Llama of its config.json; {REMEDY}")
+            raise SpliceError(f"{tensor.file}: {some(more)} is no part of the model of its config.json; {REMEDY}")
         if tensor.shape != expected[name]:
             raise SpliceError(
                 f"{tensor.file}: {name} is {list(tensor.shape)}, but {list(expected[name])} by config.json; "
@@ -215,16 +237,17 @@ def _check(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]]
             )
         if tensor.dtype not in FLOATS:
             raise SpliceError(f"{tensor.file}: {name} is {tensor.dtype}: quantised; start from the model before that")
+    for name, pieces in wanted.items():
+        dtypes = sorted({stored[part.name].dtype for part in pieces})
+        if len(dtypes) > 1:
+            raise SpliceError(
+                f"{directory}: the experts of {name} are partly {' and '.join(dtypes)}; convert them to one"
+            )
 
 
 def _check_tied(head: Stored, embedding: Stored) -> None:
     """A head that was saved with a tied model must be its embedding: leaving out another would change the model."""
-    pair = [
-        tensor
-        for file, name in ((head.file, HEAD), (embedding.file, EMBEDDING))
-        for _, tensor in _tensors(file, {name})
-    ]
-    if not torch.equal(*pair):
+    if not torch.equal(_reader(head.file)(HEAD), _reader(embedding.file)(EMBEDDING)):
         raise SpliceError(
             f"{head.file}: {HEAD} is not {EMBEDDING}, but tie_word_embeddings is true in config.json; set it to false"
         )

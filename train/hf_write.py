@@ -16,7 +16,8 @@ from splice.errors import BuildFailed, SpliceError
 from splice.files import replacing, write_json
 from splice.tokenizer_files import read_definition
 
-from .hf_config import config_to_hf, special_ids
+from .hf_config import beyond_mixtral, config_to_hf, special_ids
+from .hf_experts import split
 from .hf_read import HEAD, TOKENIZER_FILES, TOKENIZERS, parameter_shapes, reason, some
 from .model import ModelConfig
 
@@ -34,9 +35,15 @@ def write_model(
 
     weights: all of `Llama.named_parameters`, in any order, on any device; no more than a shard of them is held. A tied
     head is left out. tokenizer: a directory whose tokenizer is copied. tokenizer_ids: the `tokenizer` of a dataset's
-    manifest. Raises SpliceError where `output` is taken, the tokenizer is absent, or the weights are not the model's,
-    BuildFailed where they cannot be written.
+    manifest. Raises SpliceError where its experts are none that Mixtral could have, `output` is taken, the tokenizer is
+    absent, or the weights are not the model's, BuildFailed where they cannot be written.
     """
+    if beyond := beyond_mixtral(config):
+        raise SpliceError(
+            f"{output}: not written, since Mixtral cannot express this model's experts: {', '.join(beyond)}; a checkpoint goes into "
+            "`splice eval` and --init as it is, and what transformers is to load is trained with token_choice, swiglu, renormalise "
+            "and experts in every layer"
+        )
     output = Path(output).expanduser().resolve()
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise SpliceError(f"{output}: is there already; name another directory, or remove it")
@@ -63,7 +70,7 @@ def _write_weights(
 ) -> None:
     shards: list[list[str]] = []
     total_bytes = parameters = 0
-    for held in _in_shards(_checked(weights, config), dtype, shard_bytes):
+    for held in _in_shards(split(_checked(weights, config)), dtype, shard_bytes):
         try:
             save_file(held, _shard(directory, len(shards)), metadata={"format": "pt"})
         except SafetensorError as error:

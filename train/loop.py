@@ -6,6 +6,7 @@ the losses it would have had, on any number of GPUs (with one number of them to 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import resource
 import signal
@@ -20,18 +21,21 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from splice.errors import Interrupted, TrainingFailed
+from splice.errors import Interrupted, SpliceError, TrainingFailed
 from splice.files import write_json
 
 from .attention import Sight, look
 from .checkpoint import checkpoints, load, save, sweep_run
 from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
+from .experts.starts import as_first_values, without_first_values
+from .experts.tally import Tally
 from .flops import CONVENTION, flops_per_token, peak_flops
+from .hf_read import read_config
 from .log import RunLog
 from .loss import fuse
 from .model import Llama, initial
-from .parallel import Everywhere, World, clip, fill, spread
+from .parallel import Everywhere, World, by_kind, clip, fill, spread
 from .plan import RUN, Plan, differences
 from .restore import check_whole, weights_of
 from .schedule import learning_rate
@@ -52,6 +56,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
     """
     settings, output = plan.settings, plan.output
     torch.manual_seed(settings.seed)
+    jittered = plan.config.experts is not None and plan.config.experts.jitter > 0
     model = build(plan, world)
     optimizer = make_optimizer(model, plan)
     first, tokens = 0, 0
@@ -72,6 +77,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
     flops = flops_per_token(plan.config, plan.config.length)
     peak = peak_flops(world.device, settings.log.peak_tflops)
     sight, alone = sights(plan, world), sights(plan, world, negatives=False)
+    tally = Tally()
 
     def checkpoint(step: int) -> None:
         state = {"step": step, "tokens": tokens, "identity": plan.identity, "tokenizer": plan.tokenizer}
@@ -96,10 +102,13 @@ def train(plan: Plan, world: World, console: Console) -> None:
             predicted, stop = world.sum((data.predicted, asked_to_stop()))
             losses = []
             for micro in data.micro:
+                if jittered:  # by the rows, so that neither ranks nor a resumption change it
+                    torch.manual_seed(_mixed(settings.seed, step, int(micro.rows[0])))
                 micro = micro.to(world.device)
                 loss = model(micro.ids, micro.targets, sight(micro))
                 (loss * (world.size / max(1.0, predicted))).backward()  # FSDP takes the mean over ranks
                 losses.append(loss.detach())
+                tally.add(model.records)
             norm = clip(model.parameters(), settings.optimizer.clip)
             mean = world.sum([float(torch.stack(losses).double().sum())])[0] / max(1.0, predicted)
             if not math.isfinite(mean) or not math.isfinite(norm):
@@ -115,6 +124,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
             seconds = time.perf_counter() - started
             done, tokens = step + 1, tokens + per_step
             speed = per_step / seconds
+            routing, layers = tally.close(world)
             log.step(
                 {
                     "step": done,
@@ -127,9 +137,12 @@ def train(plan: Plan, world: World, console: Console) -> None:
                     "mfu": None if peak is None else flops * speed / (peak * world.size),
                     "memory_gib": memory_gib(world.device),
                     "seconds": seconds,
+                    **routing,
                 }
             )
             ended = done == settings.steps
+            if layers and (ended or done % settings.log.experts == 0):
+                log.experts(done, layers)
             every = settings.evaluation.every
             if plan.validation is not None and (ended or (every and done % every == 0)):
                 validate(done)
@@ -149,6 +162,7 @@ def build(plan: Plan, world: World) -> Llama:
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and cuda)
     with torch.device("meta"):
         model = Llama(plan.config, torch.bfloat16 if half else torch.float32, settings.recompute)
+    _choose_kernels(model, plan, cuda)
     if settings.compile or (settings.compile is None and cuda):
         for block in model.model.layers:
             block.compile()
@@ -157,11 +171,21 @@ def build(plan: Plan, world: World) -> Llama:
         # FSDP loses the tie of weights that have no memory yet; a tied model is small enough to be whole for a moment
         model.to_empty(device=world.device)
         model.lm_head.weight = model.model.embed_tokens.weight
-        spread(model, world)
+        spread(model, world, settings.expert_parallel)
     else:
-        spread(model, world)
+        spread(model, world, settings.expert_parallel)
         model.to_empty(device=world.device)
     return model
+
+
+def _choose_kernels(model: Llama, plan: Plan, cuda: bool) -> None:
+    chosen = plan.settings.kernels
+    if plan.config.experts is None or chosen == "auto":
+        return
+    if chosen == "triton" and not cuda:
+        raise SpliceError("kernels triton: compute on CUDA only; leave it out, or take plain or grouped")
+    for layer in plan.config.experts.layers:
+        model.model.layers[layer].mlp.experts.backend = chosen
 
 
 def first_weights(model: Llama, plan: Plan) -> None:
@@ -171,7 +195,11 @@ def first_weights(model: Llama, plan: Plan) -> None:
         for name, parameter in parameters.items():
             fill(parameter, initial(name, parameter.shape, plan.config, plan.settings.seed))
         return
-    for name, value in weights_of(plan.start, plan.config):
+    start = read_config(plan.start)
+    for name in without_first_values(start, plan.config):
+        parameter = parameters.pop(name)
+        fill(parameter, initial(name, parameter.shape, plan.config, plan.settings.seed))
+    for name, value in as_first_values(weights_of(plan.start, start), start, plan.config):
         if name in parameters:
             fill(parameters.pop(name), value)
     check_whole(plan.start, list(parameters))
@@ -180,9 +208,10 @@ def first_weights(model: Llama, plan: Plan) -> None:
 def make_optimizer(model: Llama, plan: Plan) -> torch.optim.AdamW:
     """AdamW, its moments in float32, sharded as the weights are; norms do not decay."""
     asked = plan.settings.optimizer
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    norms = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": asked.weight_decay}, {"params": norms, "weight_decay": 0.0}]
+    groups = [
+        {"params": some, "weight_decay": asked.weight_decay if dimensions > 1 else 0.0}
+        for (dimensions, _), some in by_kind(model.parameters()).items()
+    ]
     return torch.optim.AdamW(groups, lr=asked.lr, betas=(asked.beta1, asked.beta2), fused=True)
 
 
@@ -220,6 +249,7 @@ def _open_run(plan: Plan, world: World) -> None:
     about = {
         "settings": plan.settings.model_dump(mode="json"),
         "parameters": config.parameters,
+        "active_parameters": config.active_parameters,
         "matmul_parameters": config.matmul_parameters,
         "flops_per_token": flops_per_token(config, config.length),
         "flops_convention": CONVENTION,
@@ -235,7 +265,13 @@ def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
         return RunLog.silent()
     asked = plan.settings.log
     about = plan.settings.model_dump(mode="json")
-    return RunLog(plan.output, plan.settings.steps, first, console, asked.tensorboard, asked.wandb, about)
+    moe = plan.config.experts is not None
+    return RunLog(plan.output, plan.settings.steps, first, console, asked.tensorboard, asked.wandb, about, experts=moe)
+
+
+def _mixed(*numbers: int) -> int:
+    """A seed that depends on all of them."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest())
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Who computes what: ranks, FSDP2 over all of them, Ulysses groups within them.
+"""Who computes what: ranks, FSDP2 over all of them, Ulysses groups and groups that share experts within them.
 
     world = data ranks x context ranks; the P context ranks of a group are neighbours and share their rows
+    world = replicas x expert ranks; the expert ranks of a group are neighbours and hold the experts among them
 
-Weights are sharded over the whole world (fully_shard a block at a time), so memory falls with every GPU.
+Weights are sharded over the whole world (fully_shard a block at a time), so memory falls with every GPU: experts over the
+ranks of their group by number, and over the replicas by rows.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from splice.errors import SpliceError
 
+from .experts.exchange import Exchange
+from .experts.router import Router
+from .experts.token_choice import TokenChoice
+from .experts.weights import ExpertWeights
 from .model import Llama
 from .ulysses import Ulysses
 
@@ -111,8 +117,11 @@ def joined(device: str, context_size: int) -> Iterator[World]:
     dist.destroy_process_group()  # not after an error: it would wait for ranks that may not come
 
 
-def spread(model: Llama, world: World) -> None:
-    """Shard a model over the world and join its context ranks; nothing to do in a world of one."""
+def spread(model: Llama, world: World, expert_size: int = 1) -> None:
+    """Shard a model over the world, join its context ranks, and give each of `expert_size` neighbours its experts.
+
+    Nothing to do in a world of one.
+    """
     if world.size == 1:
         return
     kind = world.device.type
@@ -121,12 +130,33 @@ def spread(model: Llama, world: World) -> None:
         model.ulysses = Ulysses(mesh["context"].get_group())
         for block in model.model.layers:
             block.self_attn.ulysses = model.ulysses
+            if isinstance(block.mlp, TokenChoice):
+                block.mlp.context = model.ulysses.group
     everyone = init_device_mesh(kind, (world.size,))
     # gradients are summed over ranks in float32, whatever the products were computed in
     policy = MixedPrecisionPolicy(param_dtype=model.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    elsewhere: set[nn.Parameter] = set()
+    if expert_size > 1:
+        mesh = init_device_mesh(kind, (world.size // expert_size, expert_size), mesh_dim_names=("replica", "expert"))
+        exchange = Exchange(mesh["expert"].get_group())
     for block in model.model.layers:
-        fully_shard(block, mesh=everyone, mp_policy=policy)
-    fully_shard(model, mesh=everyone, mp_policy=policy)
+        if isinstance(getattr(block.mlp, "gate", None), Router):
+            fully_shard(block.mlp.gate, mesh=everyone, mp_policy=exact)
+            if expert_size > 1:
+                _share_experts(block.mlp.experts, mesh, exchange, policy)
+                elsewhere |= set(block.mlp.experts.parameters())
+        fully_shard(block, mesh=everyone, mp_policy=policy, ignored_params=elsewhere)
+    fully_shard(model, mesh=everyone, mp_policy=policy, ignored_params=elsewhere)
+
+
+def _share_experts(experts: ExpertWeights, mesh: DeviceMesh, exchange: Exchange, policy: MixedPrecisionPolicy) -> None:
+    experts.exchange = exchange
+    for name, parameter in list(experts.named_parameters()):
+        shared = distribute_tensor(parameter.data, mesh["expert"], [Shard(0)], src_data_rank=None)
+        experts.register_parameter(name, nn.Parameter(shared))
+    if mesh["replica"].size() > 1:
+        fully_shard(experts, mesh=mesh["replica"], mp_policy=policy, shard_placement_fn=lambda _: Shard(1))
 
 
 @torch.no_grad()
@@ -140,9 +170,18 @@ def fill(parameter: Tensor, value: Tensor) -> None:
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> float:
     """Scale gradients down to a norm of `limit` (0: leave them); gives the norm before, over all ranks."""
-    kept = [p for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in kept if p.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    kinds = [[p for p in kind if p.grad is not None] for kind in by_kind(parameters).values()]
+    norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
+    norm = torch.stack([n.full_tensor() if isinstance(n, DTensor) else n for n in norms]).norm()
     if limit:
-        nn.utils.clip_grads_with_norm_(kept, limit, norm)
+        for kind in kinds:
+            nn.utils.clip_grads_with_norm_(kind, limit, norm)
     return float(norm)
+
+
+def by_kind(parameters: Iterable[nn.Parameter]) -> dict[tuple[int, DeviceMesh | None], list[nn.Parameter]]:
+    """Parameters that one fused operation can take: of as many dimensions (norms, matrices, experts), on the same mesh."""
+    kinds: dict[tuple[int, DeviceMesh | None], list[nn.Parameter]] = {}
+    for p in parameters:
+        kinds.setdefault((p.ndim, p.device_mesh if isinstance(p, DTensor) else None), []).append(p)
+    return kinds

@@ -15,17 +15,21 @@ from splice.store import PackedDataset, Rows
 
 from .checkpoint import checkpoints, read_state
 from .data import Policy
+from .experts.resolve import check_experts, resolve_experts
 from .fot import FoT
 from .hf_read import read_config
 from .log import METRICS, require_trackers
 from .model import PRESETS, ModelConfig
 from .restore import find_model
 from .rope import extend
-from .settings import FoTSettings, ModelSettings, TrainSettings
+from .settings import ExpertSettings, FoTSettings, ModelSettings, TrainSettings
 from .tokenizers import check_tokenizer
 
 # What may differ between a run and its resumption: where and how it is computed and looked at, not what.
-FREE = ("data", "output", "init", "resume", "device", "compile", "recompute", "context_parallel", "checkpoint", "log")
+FREE = (
+    "data", "output", "init", "resume", "device", "compile", "recompute", "context_parallel", "expert_parallel", "kernels",
+    "tune_kernels", "checkpoint", "log",
+)  # fmt: skip
 FREE_EVALUATION = ("every", "data", "rows")
 # And what may too, though losses will follow it: after a loss that is no number one wants another learning rate.
 TOLD = ("steps", "dtype", "optimizer.")
@@ -83,6 +87,7 @@ def make_plan(settings: TrainSettings, ranks: int = 1) -> Plan:
             if start
             else _from_preset(settings.model, tokenizer["vocab_size"], length)
         )
+        base = replace(base, experts=resolve_experts(settings.model.experts, base, start is not None))
         config = _extended(settings, base, length)
     if tokenizer["vocab_size"] > config.vocab_size:
         raise SpliceError(
@@ -93,6 +98,7 @@ def make_plan(settings: TrainSettings, ranks: int = 1) -> Plan:
         check_tokenizer(start, dataset)
     rows, validation = _rows(settings, dataset, length)
     _check_sizes(settings, config, rows, length, ranks)
+    check_experts(settings, config, ranks)
     identity = _identity(settings, config, dataset)
     if last:
         differences(last, identity)
@@ -181,7 +187,8 @@ def _from_start(model: ModelSettings, start: Path) -> ModelConfig:
 
 
 def _given(model: ModelSettings) -> dict[str, Any]:
-    return {name: value for name, value in model.model_dump(exclude={"preset"}).items() if value is not None}
+    sizes = model.model_dump(exclude={"preset", "experts"})
+    return {name: value for name, value in sizes.items() if value is not None}
 
 
 def _get(config: ModelConfig, name: str) -> Any:
@@ -317,8 +324,11 @@ def _identity(settings: TrainSettings, config: ModelConfig, dataset: PackedDatas
             values |= {f"{name}.{k}": v for k, v in value.items() if name != "evaluation" or k not in FREE_EVALUATION}
         else:
             values[name] = value
-    if config.fot is None or config.fot.cross_batch_range < config.length // config.fot.local_context:
-        del values["batch.micro"]  # without negatives rows do not see each other
+    alone = config.fot is None or config.fot.cross_batch_range < config.length // config.fot.local_context
+    if alone and config.experts is None:
+        del values["batch.micro"]  # without negatives rows do not see each other, nor share experts
+    if settings.model.experts == ExpertSettings():
+        del values["model.experts"]  # as in runs of dense models, whenever they were made
     shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
     return {**values, "the dataset": hashlib.sha256(shards.encode()).hexdigest()[:16]}
 

@@ -1,4 +1,4 @@
-"""Pictures of training runs, side by side: loss, perplexity by position in the context, throughput.
+"""Pictures of training runs, side by side: loss, perplexity by position in the context, throughput; and of experts, each run's.
 
 A chart is a function of runs that gives a figure; `CHARTS` names those that are made. They share a look (that of the
 report, in the light colours of its page), a name and a colour for each run, and one legend.
@@ -6,8 +6,9 @@ report, in the light colours of its page), a name and a colour for each run, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,23 @@ from splice.pictures import (
     write_picture,
 )
 
-from .log import Metrics, Validation, read_metrics
+from .log import ExpertLoads, Metrics, Validation, read_experts, read_metrics
+from .plot_experts import expert_chart
 
 SMOOTH_SHARE = 1 / 40  # of a run's steps on each side of a step, in the bold line
 SMOOTH_POINTS = 800  # of the bold line, at most about so many: more than a picture shows
 MOST_FIRST, FIRST_RATIO = 4, 5.0  # runs, and times the last perplexity, up to which first validations are drawn too
 UNITS = ((1e12, "trillion tokens"), (1e9, "billion tokens"), (1e6, "million tokens"), (1e3, "thousand tokens"))
 LOSS, PERPLEXITY, THROUGHPUT = "loss.png", "perplexity_by_position.png", "throughput.png"
+EXPERT_LOAD = "expert_load"  # and the run's name, where there are several
 
 
 @dataclass(frozen=True)
 class Run(Series):
-    """A run and its metrics."""
+    """A run, its metrics and what its experts did, if it has any."""
 
     metrics: Metrics
+    experts: ExpertLoads | None
 
 
 def show_plot(runs: Sequence[Path], output: Path, console: Console) -> None:
@@ -62,24 +66,24 @@ def show_plot(runs: Sequence[Path], output: Path, console: Console) -> None:
 def plot_runs(runs: Sequence[Path], output: Path) -> list[Path]:
     """Write the pictures of training runs into the directory `output`; gives their paths.
 
-    loss.png and throughput.png always; perplexity_by_position.png where a run has a validation, of those that have.
-    Raises SpliceError where a run has no metrics.jsonl, none of a finished step or a corrupt one, and where `output`
-    cannot be written.
+    loss.png and throughput.png always; perplexity_by_position.png where a run has a validation, of those that have;
+    expert_load.png of a run that has experts, expert_load-NAME.png of several. Raises SpliceError where a run has no
+    metrics.jsonl, none of a finished step or a corrupt one, a corrupt experts.jsonl, and where `output` cannot be written.
     """
     return write_charts(read_runs(runs), output)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in directories, each once, named by as much of their paths as tells them apart."""
-    return [Run(name, i, read_metrics(path)) for i, (name, path) in enumerate(named(paths))]
+    return [Run(name, i, read_metrics(path), read_experts(path)) for i, (name, path) in enumerate(named(paths))]
 
 
 def write_charts(runs: Sequence[Run], output: Path) -> list[Path]:
     """Write every chart that these runs have figures for; gives the paths."""
     made = []
     with drawing():
-        for name, chart in CHARTS.items():
-            figure = chart(runs)
+        charts = ((name, chart(runs)) for name, chart in CHARTS.items())
+        for name, figure in chain(charts, expert_charts(runs)):
             if figure is not None:
                 write_picture(figure, output / name)
                 made.append(output / name)
@@ -154,6 +158,16 @@ CHARTS: dict[str, Callable[[Sequence[Run]], Any]] = {
     PERPLEXITY: perplexity_chart,
     THROUGHPUT: throughput_chart,
 }
+
+
+def expert_charts(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
+    """The file's name and the loads of experts of each run that has some."""
+    having = [(run, run.experts) for run in runs if run.experts is not None]
+    for run, experts in having:
+        size, unit = _unit([run])
+        edges = np.array([run.metrics.tokens_at(step) for step in (0, *experts.step)]) / size
+        several = "-" + run.name.replace("/", "-") if len(having) > 1 else ""
+        yield f"{EXPERT_LOAD}{several}.png", expert_chart(run.name, experts, edges, unit)
 
 
 def summary_table(runs: Sequence[Run]) -> Table:

@@ -11,6 +11,7 @@ from torch import Tensor
 from splice.errors import SpliceError
 
 from .checkpoint import checkpoints, is_checkpoint, stored_weights
+from .experts.router import Router
 from .hf_read import locate, read_config, read_weights
 from .model import Llama, ModelConfig
 
@@ -45,6 +46,9 @@ def load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> Lla
     config = read_config(directory)
     with torch.device("meta"):
         model = Llama(config, dtype).to(dtype)
+        for module in model.modules():
+            if isinstance(module, Router):
+                module.float()
     model = model.to_empty(device=device).eval()
     if config.tied:
         model.lm_head.weight = model.model.embed_tokens.weight

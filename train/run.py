@@ -15,8 +15,9 @@ from rich.table import Table
 from splice.errors import RESUME_TRAINING, Interrupted, SpliceError, TrainingFailed
 from splice.lock import locked
 
-from .flops import CONVENTION, flops_per_token, memory_bytes
+from .flops import CONVENTION, flops_per_token, memory_bytes, scaling_law_flops_per_token
 from .loop import train
+from .model import ModelConfig
 from .parallel import Everywhere, World, joined
 from .plan import Plan, make_plan
 from .settings import TrainSettings
@@ -94,12 +95,15 @@ def _agreed(settings: TrainSettings, world: World) -> Plan:
 
 def _introduce(plan: Plan, world: World, console: Console) -> None:
     config, rows = plan.config, plan.rows
+    sizes = f"{config.parameters / 1e6:,.1f}M parameters"
+    if config.experts:
+        sizes += f" ({config.active_parameters / 1e6:,.1f}M active)"
     method = (
         f"FoT, memory layers {', '.join(map(str, config.fot.layers))}" if config.fot else plan.settings.context.method
     )
     place = f"{world.size} x {world.device.type}" if world.size > 1 else str(world.device.type)
     console.print(
-        f"{config.parameters / 1e6:,.1f}M parameters, {config.length:,} tokens of context ({method}), {len(rows):,} rows of "
+        f"{sizes}, {config.length:,} tokens of context ({method}), {len(rows):,} rows of "
         f"{rows.dataset.path}, {plan.settings.steps:,} steps of {plan.settings.batch.size * config.length:,} tokens on {place}",
         highlight=False, markup=False,
     )  # fmt: skip
@@ -127,7 +131,7 @@ def show_plan(plan: Plan, ranks: int, console: Console) -> None:
         "model": f"D {config.hidden_size}, {config.layers} layers, {config.heads} heads ({config.kv_heads} key-value) of {config.head_size}, MLP {config.mlp_size}, vocabulary {config.vocab_size:,}",
         "first weights": str(plan.start) if plan.start else f"random, seed {settings.seed}",
         "parameters, total": f"{total:,}",
-        "parameters, active": f"{total:,}",
+        "parameters, active": f"{config.active_parameters:,}",
         "parameters, non-embedding": f"{total - embedding:,}",
         "positions": f"{rope.type}, theta {rope.theta:g}, factor {rope.factor:g}, trained for {rope.original:,}",
         "context": f"{length:,} tokens" + (f"; FoT: memory layers {list(config.fot.layers)}, local {config.fot.local_context:,}, range {config.fot.cross_batch_range}" if config.fot else ""),
@@ -139,7 +143,22 @@ def show_plan(plan: Plan, ranks: int, console: Console) -> None:
         "FLOPs of the run": f"{settings.steps * tokens * flops_per_token(config, length):.3g}",
         "memory a GPU, estimated": f"{sum(memory.values()) / 2**30:.2f} GiB in {'bfloat16' if half else 'float32'}: " + ", ".join(f"{what} {size / 2**30:.2f}" for what, size in memory.items()),
     }  # fmt: skip
+    if config.experts:
+        rows |= _of_experts(config, settings.steps * tokens)
     for name, value in rows.items():
         table.add_row(name, value)
     console.print()
     console.print(table, highlight=False)
+
+
+def _of_experts(config: ModelConfig, tokens: int) -> dict[str, str]:
+    """Lines of --dry-run on the expert layers."""
+    experts = config.experts
+    assert experts is not None
+    where = "every layer" if len(experts.layers) == config.layers else f"layers {', '.join(map(str, experts.layers))}"
+    size = config.mlp_size // experts.granularity
+    law = scaling_law_flops_per_token(config)
+    return {
+        "experts": f"{experts.routing} in {where}: G {experts.granularity}, R {experts.expansion}, {experts.count} of {size} ({experts.activation}), {experts.computed:g} computed a token",
+        "FLOPs by the scaling law": f"{law:.4g} a token, {law * tokens:.3g} in all: (12 D^2 6 + D E 14) a block, d_ff taken as 4 D, attention and vocabulary left out",
+    }  # fmt: skip

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from splice.errors import SpliceError
 from splice.options import plain
-from splice.settings import read_config
+from splice.settings import choices, read_config
 
 
 def _split(value: Any) -> Any:
@@ -33,6 +33,43 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class ExpertSettings(Section):
+    """Mixture of experts, where a routing is named or --init has it.
+
+    E = granularity x expansion experts, each of mlp_size / granularity.
+    """
+
+    routing: Literal["token_choice", "expert_choice", "mixture_of_tokens", "threshold"] | None = setting(
+        None, "who goes where; threshold makes slices of a dense model (DSMoE)"
+    )
+    granularity: int | None = setting(None, "G = mlp_size / size of an expert; default 1", ge=1)
+    expansion: int | None = setting(None, "R, times the parameters of the dense layer; default 8", ge=1)
+    active: int | None = setting(None, "experts that a token goes to, or on average; default: granularity", ge=1)
+    every: int | None = setting(None, "every n-th layer has experts; default: each", ge=1)
+    layers: Layers | None = setting(None, "or these layers, counted from 0: 1,3,5")
+    activation: Literal["swiglu", "relu", "gelu"] | None = setting(
+        None, "of an expert; relu and gelu have two matrices, not three; default swiglu"
+    )
+    capacity: float | None = setting(
+        None,
+        "token_choice: times the mean load that an expert takes at most in training; default: all (dropless)",
+        gt=0,
+    )
+    renormalise: bool | None = setting(
+        None, "token_choice: weights of a token add up to 1; default: with 2 or more active"
+    )
+    balance: float | None = setting(None, "token_choice: weight of the load-balancing loss; default 0.01", ge=0)
+    z: float | None = setting(None, "token_choice: weight of the router's z-loss; default 0", ge=0)
+    jitter: float | None = setting(
+        None, "token_choice: the router's input is scaled by 1 +- so much; default 0", ge=0, lt=1
+    )
+    group: int | None = setting(
+        None, "expert_choice (default 256), mixture_of_tokens (default: expansion): rows that share a position", ge=1
+    )
+    tau: float | None = setting(None, "threshold: a gate above it is on; default 0.5", gt=0, lt=1)
+    sparsity: float | None = setting(None, "threshold: weight of the gates' mean in the loss; default 0", ge=0)
+
+
 class ModelSettings(Section):
     """Sizes of the model; what is not given comes from --init, or from the preset."""
 
@@ -49,6 +86,7 @@ class ModelSettings(Section):
     rope_theta: float | None = setting(None, "base of the rotary frequencies", gt=0)
     norm_eps: float | None = setting(None, "of RMSNorm", gt=0)
     tied: bool | None = setting(None, "one matrix embeds tokens and predicts them")
+    experts: ExpertSettings = Field(default_factory=ExpertSettings)
 
 
 class ContextSettings(Section):
@@ -108,6 +146,7 @@ class EvaluationSettings(Section):
 
 
 class LogSettings(Section):
+    experts: int = setting(10, "steps between lines of experts.jsonl, the load of each expert", ge=1)
     tensorboard: bool = setting(False, "also for tensorboard")
     wandb: str | None = setting(None, "also to this project of Weights & Biases")
     peak_tflops: float | None = setting(None, "of one GPU, for MFU, where the device is not known", gt=0)
@@ -135,6 +174,13 @@ class TrainSettings(Section):
     compile: bool | None = setting(None, "torch.compile each block; default: on CUDA")
     recompute: bool = setting(False, "activation checkpointing: keep only what enters a block")
     context_parallel: int = setting(1, "GPUs that share each row by Ulysses all-to-all", ge=1)
+    expert_parallel: int = setting(1, "GPUs that share the experts, tokens travelling by all-to-all", ge=1)
+    kernels: Literal["auto", "plain", "triton", "grouped"] = setting(
+        "auto", "of experts. auto: triton on CUDA, else plain torch; grouped: torch's grouped_mm"
+    )
+    tune_kernels: bool = setting(
+        False, "try a few block sizes of the Triton kernels first, once for each GPU and shape"
+    )
 
     model: ModelSettings = Field(default_factory=ModelSettings)
     context: ContextSettings = Field(default_factory=ContextSettings)
@@ -158,12 +204,14 @@ def _flags(section: type[BaseModel], prefix: str, panel: str) -> list[tuple[str,
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             listed += _flags(kind, f"{prefix}{name}.", name)
         else:
-            listed.append(
-                (
-                    prefix + name,
-                    {"annotation": plain(kind), "default": info.default, "help": info.description, "panel": panel},
-                )
-            )
+            described = {"annotation": plain(kind), "default": info.default, "help": info.description, "panel": panel}
+            if prefix.count(".") > 1:  # beside so long a name 80 columns have no room for choices, nor for a --no-...
+                if described["annotation"] is bool:
+                    described["annotation"] = Literal["yes", "no"]
+                values = choices(described["annotation"])
+                described["metavar"] = "KIND" if values else "X"
+                described["help"] = (f"{', '.join(values)}: " if values else "") + str(info.description)
+            listed.append((prefix + name, described))
     return listed
 
 

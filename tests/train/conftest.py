@@ -120,7 +120,7 @@ def randomised(model, seed=0):
             if name.endswith("norm.weight"):
                 noise = 1 + 0.2 * noise
             elif "embed" not in name:
-                noise = noise / math.sqrt(weight.shape[1])
+                noise = noise / math.sqrt(weight.shape[-1])
             weight.copy_(noise)
     return model
 

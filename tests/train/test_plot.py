@@ -19,6 +19,7 @@ from splice.pictures import COLORS
 from splice.train.plot import (
     SMOOTH_POINTS,
     _range_of_losses,
+    expert_charts,
     loss_chart,
     perplexity_chart,
     plot_runs,
@@ -27,6 +28,7 @@ from splice.train.plot import (
     show_plot,
     smoothed,
 )
+from splice.train.plot_experts import by_column, evenly, relative_load
 
 
 def make_run(directory, steps=60, final=3.0, start=10.0, evaluate=(30, 60), loss=None, mfu=None, tokens=49152):
@@ -177,6 +179,149 @@ assert matplotlib.rcParams["lines.linewidth"] == 7
 assert "matplotlib.pyplot" not in sys.modules, "it would choose a backend, and a window"
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# the loads of experts
+
+
+def add_experts(
+    directory, layers=(0, 2), count=8, steps=(20, 40, 60), load=lambda step, layer, expert: 100.0, dropped=0.0
+):
+    lines = [
+        {"step": step, "layers": {
+            layer: {"load": [load(step, layer, expert) for expert in range(count)], "dropped": dropped, "entropy": 1.5,
+                    "dead": 0, "balance": 1.0, "z": 0.0}
+            for layer in layers
+        }}
+        for step in steps
+    ]  # fmt: skip
+    (directory / "experts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+def maps_of(run):
+    """The panels that are heat maps, and their values [E, columns]: doublings of the balanced load."""
+    ((_, figure),) = expert_charts(read_runs([run]))
+    return [(axes, axes.images[0].get_array()) for axes in figure.axes if axes.images]
+
+
+def test_runs_with_experts_have_a_picture_each(tmp_path, small):
+    dense, one = make_run(tmp_path / "dense"), add_experts(make_run(tmp_path / "x" / "moe"))
+    assert names(plot_runs([dense], tmp_path / "none"))[2:] == ["throughput.png"]
+    assert names(plot_runs([dense, one], tmp_path / "one"))[3:] == ["expert_load.png"]
+    other = add_experts(make_run(tmp_path / "y" / "moe"), layers=range(32), count=64)
+    made = plot_runs([one, dense, other], tmp_path / "two")
+    assert names(made)[3:] == ["expert_load-x-moe.png", "expert_load-y-moe.png"]
+    console = Console(file=io.StringIO(), width=300)
+    show_plot([one], tmp_path / "shown", console)
+    assert console.file.getvalue().endswith(f"{tmp_path / 'shown' / 'expert_load.png'}\n")
+
+
+def test_a_load_is_drawn_when_and_by_how_much(tmp_path):
+    """Lines after 3, 6 and 60 of 60 steps: the middle one is over 5 to 10% of the axis."""
+    loads = {3: [1, 1, 1, 1], 6: [0, 2, 2, 4], 60: [10, 20, 10, 0.001]}
+    run = add_experts(make_run(tmp_path / "a"), (5,), 4, loads, lambda step, _, expert: float(loads[step][expert]))
+    ((axes, drawn),) = maps_of(run)
+    np.testing.assert_allclose(axes.get_xlim(), (0, 60 * 49152 / 1e6))
+    assert (axes.get_ylim(), axes.images[0].origin) == ((-0.5, 3.5), "lower")
+    first, second = drawn.shape[1] // 20, drawn.shape[1] // 10
+    expected = np.array([[0, 0, 0, 0], [-3, 0, 0, 1], [0, 1, 0, -2]])  # -3: dead, which is not only little
+    for part, doublings in zip(np.split(drawn, [first, second], axis=1), expected, strict=True):
+        np.testing.assert_allclose(part[:, 1:-1], np.tile(doublings[:, None], part.shape[1] - 2), atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [8, 100, 256, 512])
+def test_every_expert_has_pixels(tmp_path, count):
+    """Dead ones are black: each is seen apart from its neighbours, however many there are."""
+    dead = range(1, count, max(3, count // 16))
+    run = add_experts(
+        make_run(tmp_path / "a"), range(8), count, load=lambda _s, _l, e: 0.0 if e in dead else 9.0, dropped=0.1
+    )
+    ((_, figure),) = expert_charts(read_runs([run]))
+    panels = sum(bool(axes.images) for axes in figure.axes)
+    pixels = imread(plot_runs([run], tmp_path / "out")[-1])[..., :3]
+    column = (pixels[:, pixels.shape[1] // 2] == 0).all(axis=-1)
+    assert np.count_nonzero(np.diff(column.astype(int)) == 1) == panels * len(dead)
+
+
+def test_a_layer_that_computed_nothing_is_not_drawn_as_dead(tmp_path, small):
+    run = add_experts(make_run(tmp_path / "a"), load=lambda step, layer, expert: 0.0 if step == 40 else 1.0)
+    pixels = imread(plot_runs([run], tmp_path / "out")[-1])[..., :3]
+    middle = pixels[: pixels.shape[0] // 2, pixels.shape[1] // 2]
+    assert (np.round(255 * middle).astype(int) == [0xE6, 0xE2, 0xD9]).all(axis=-1).sum() > 50, "the colour of the grid"
+    assert not (middle == 0).all(axis=-1).any()
+
+
+def test_layers_are_few_and_said(tmp_path):
+    run = add_experts(make_run(tmp_path / "a"), range(1, 33))
+    ((_, figure),) = expert_charts(read_runs([run]))
+    assert [axes.get_ylabel() for axes in figure.axes if axes.images] == [
+        f"layer {layer}\nexpert" for layer in (1, 7, 13, 20, 26, 32)
+    ]
+    assert "6 of its 32 expert layers" in figure.axes[0].texts[0].get_text()
+
+
+def test_dropped_assignments_have_a_panel_where_there_are_any(tmp_path):
+    run = make_run(tmp_path / "a")
+    for dropped, labels in ((0.0, ["entropy,\nnats"]), (0.1, ["entropy,\nnats", "dropped,\n%"])):
+        ((_, figure),) = expert_charts(read_runs([add_experts(run, dropped=dropped)]))
+        panels = [axes for axes in figure.axes if axes.lines]
+        assert [axes.get_ylabel() for axes in panels] == labels
+        np.testing.assert_allclose(panels[-1].lines[0].get_ydata(), 10.0 if dropped else 1.5)
+
+
+def test_figures_of_one_line_can_be_seen(tmp_path):
+    ((_, figure),) = expert_charts(read_runs([add_experts(make_run(tmp_path / "a"), steps=(60,))]))
+    lines = [line for axes in figure.axes for line in axes.lines]
+    assert [(line.get_marker(), line.get_clip_on()) for line in lines] == [("o", False), ("s", False)]
+
+
+ODD_EXPERTS = {
+    "one line": {"steps": (60,)},
+    "one expert": {"count": 1, "layers": (3,)},
+    "nothing computed": {"load": lambda step, layer, expert: 0.0 if step == 40 else 1.0},
+    "nothing ever computed": {"load": lambda step, layer, expert: 0.0},
+    "null": {"load": lambda step, layer, expert: None if expert == 3 else 1.0, "dropped": None},
+    "many lines, later than the metrics": {"steps": range(1, 400)},
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", ODD_EXPERTS.values(), ids=ODD_EXPERTS.keys())
+def test_odd_experts_are_drawn(tmp_path, small, options):
+    path = plot_runs([add_experts(make_run(tmp_path / "cost $5$ [red]"), **options)], tmp_path / "out")[-1]
+    assert path.name == "expert_load.png"
+    assert imread(path).shape[1] == 760
+
+
+def test_a_corrupt_log_of_experts_is_named_before_anything_is_written(tmp_path):
+    run = add_experts(make_run(tmp_path / "a"))
+    (run / "experts.jsonl").write_text("{}\n")
+    with pytest.raises(SpliceError, match=r"experts\.jsonl:1: "):
+        plot_runs([run], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_relative_load_of_a_balanced_layer_is_one():
+    np.testing.assert_array_equal(relative_load(np.array([[3.0, 3.0], [1.0, 3.0]])), [[1, 1], [0.5, 1.5]])
+    assert np.isnan(relative_load(np.zeros((1, 2)))).all()
+
+
+def test_columns_are_means_weighted_by_tokens():
+    edges, values = np.array([0.0, 1.0, 4.0, 8.0]), np.array([4.0, 8.0, 1.0])
+    np.testing.assert_allclose(by_column(edges, values, 2), [(4 + 3 * 8) / 4, 1.0])
+    np.testing.assert_allclose(by_column(edges, values, 8), [4, 8, 8, 8, 1, 1, 1, 1])
+    holes = by_column(edges, np.array([np.nan, 8.0, np.nan]), 2)
+    np.testing.assert_array_equal(holes, [8.0, np.nan])
+    many = np.random.default_rng(0).random((3000, 2, 5))
+    np.testing.assert_allclose(by_column(np.arange(3001.0), many, 30), many.reshape(30, 100, 2, 5).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "places"), [(1, 6, [0]), (6, 6, [0, 1, 2, 3, 4, 5]), (7, 3, [0, 3, 6]), (32, 2, [0, 31])]
+)
+def test_places_are_even_with_both_ends(count, most, places):
+    assert evenly(count, most) == places
 
 
 # the smoothed line

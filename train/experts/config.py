@@ -49,6 +49,11 @@ class Experts:
         return self.count / self.group if self.routing == "mixture_of_tokens" else float(self.active)
 
     @property
+    def alone(self) -> bool:
+        """Whether a token's output depends on its own text alone."""
+        return self.routing not in ACROSS_ROWS or (self.routing == "mixture_of_tokens" and self.group == 1)
+
+    @property
     def matrices(self) -> int:
         """Of an expert: a gate, up and down (SwiGLU), or up and down."""
         return 3 if self.activation == "swiglu" else 2

@@ -31,7 +31,7 @@ class ExpertChoice(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Record]:
         """x: [B, T, D], B a multiple of the group."""
         config = self.config
-        b, t, d = x.shape
+        b, t, _ = x.shape
         g, e = config.group, config.count
         flat = x.flatten(0, 1)  # [B T, D]
         shares = self.gate(flat).softmax(-1)

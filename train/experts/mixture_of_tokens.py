@@ -33,7 +33,7 @@ class MixtureOfTokens(nn.Module):
         weights = logits.softmax(1)
         mixed = torch.einsum("nge,ngd->end", weights.to(x.dtype), groups)
         out = torch.einsum("nge,end->ngd", weights.to(x.dtype), self.experts.each(mixed))
-        n = x.new_tensor(len(groups), dtype=torch.float32)
+        n = torch.full((), float(len(groups)), device=x.device)
         zero = torch.zeros_like(n)
         record = Record(
             loss=zero,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_reduce
 
 from ..kernels import route
 from .config import Experts
@@ -18,12 +20,14 @@ class TokenChoice(nn.Module):
     """Dropless, or in training with a capacity; what an expert has no place for goes on without it.
 
     Losses: balance, E <mean softmax, share of assignments>, at least 1 and 1 when all experts are equally likely; z, the
-    mean of logsumexp^2 (ST-MoE, arXiv:2202.08906).
+    mean of logsumexp^2 (ST-MoE, arXiv:2202.08906). context: ranks that share their rows; an expert's share of assignments
+    is that of whole rows, its capacity that of a rank's tokens.
     """
 
     def __init__(self, experts: Experts, hidden_size: int, mlp_size: int) -> None:
         super().__init__()
         self.config = experts
+        self.context: dist.ProcessGroup | None = None
         self.gate = Router(experts.count, hidden_size)
         self.experts = ExpertWeights(experts, hidden_size, mlp_size)
 
@@ -33,19 +37,20 @@ class TokenChoice(nn.Module):
         n = len(flat)
         routes = route(self.gate(flat, config.jitter), config.active, config.renormalise, self.experts.backend)
         chosen = routes.experts.flatten()
-        wanted = torch.zeros(config.count, device=x.device).index_add(
-            0, chosen, x.new_ones(len(chosen), dtype=torch.float32)
-        )
+        wanted = torch.zeros(config.count, device=x.device)
+        wanted = wanted.index_add(0, chosen, wanted.new_ones(len(chosen)))  # whole numbers, exact in any order
+        if self.context is not None:
+            wanted = all_reduce(wanted, "sum", self.context)
         if config.capacity is not None and self.training:
             chosen = within_capacity(chosen, config.count, capacity(config, n))
         out, load = self.experts(flat, chosen, routes.weights.flatten())
-        balance = config.count * (routes.mass / n * (wanted / len(chosen))).sum()
+        balance = config.count * (routes.mass / n * (wanted / wanted.sum())).sum()
         z = routes.square / n
         record = Record(
             loss=config.balance * balance + config.z * z,
             load=load.float(),
             dropped=len(chosen) - load.sum().float(),
-            assigned=load.new_tensor(len(chosen), dtype=torch.float32),
+            assigned=torch.full_like(z, len(chosen), requires_grad=False),
             entropy=routes.entropy / n,
             balance=balance.detach(),
             z=z.detach(),

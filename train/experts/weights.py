@@ -56,5 +56,9 @@ class ExpertWeights(nn.Module):
 
     def each(self, x: Tensor) -> Tensor:
         """Every expert on its own tokens: [E, n, D] of x [E, n, D]."""
+        return self.each_alone(x) if self.exchange is None else self.exchange.each(x, self)
+
+    def each_alone(self, x: Tensor) -> Tensor:
+        """The same of the experts that are held here."""
         up, down = self.matrices(x.dtype)
         return activate(x @ up.transpose(1, 2), self.activation) @ down.transpose(1, 2)

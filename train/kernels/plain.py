@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -128,7 +129,7 @@ def _activation_and_gradient(h: Tensor, d_a: Tensor, activation: str) -> tuple[T
 def _each(plan: Schedule) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
     """Of each expert that has any: its number, its slots, their tokens and assignments."""
     offsets = plan.offsets.tolist()
-    for e, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for e, (start, end) in enumerate(pairwise(offsets)):
         if start < end:
             yield e, slice(start, end), plan.tokens[start:end], plan.entries[start:end]
 

@@ -28,7 +28,7 @@ class Routes(NamedTuple):
 def route(logits: Tensor, k: int, renormalise: bool, backend: Backend | None = None) -> Routes:
     """Routes of logits float32 [T, E]. renormalise: the k probabilities of a token are divided by their sum."""
     name = "triton" if (backend or default_backend(logits.device)) == "triton" else "plain"
-    return Routes(*torch.ops.splice.route(logits, k, renormalise, name))
+    return Routes(*torch.ops.splice.route(logits.contiguous(), k, renormalise, name))
 
 
 @torch.library.custom_op("splice::route", mutates_args=())

@@ -1,64 +1,31 @@
-"""metrics.jsonl: the record of a run, written, cut when it is resumed, and read again.
-
-A line is out of this process as soon as its step is done, so kill -9 loses none; a run that is resumed from step s first
-cuts what is later than s, so that its file is that of a run never stopped.
-"""
+"""metrics.jsonl: the record of a run, a line a step and a line an evaluation."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from splice.errors import SpliceError
-from splice.files import replacing
 
-from .sink import Sink
+from .lines import LinesFile, corrupt, read_lines, real
 
 METRICS = "metrics.jsonl"
 
 
-class MetricsFile(Sink):
-    """metrics.jsonl in `directory`, one flushed line a step. A number that is not finite is null, as JSON has none."""
+class MetricsFile(LinesFile):
+    """metrics.jsonl in `directory`."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        self._path = directory / METRICS
-        self._first_step = first_step
-
-    def __enter__(self) -> MetricsFile:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            cut_after(self._path, self._first_step)
-        self._file: BinaryIO = self._path.open("ab")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        super().__init__(directory / METRICS, first_step)
 
     def step(self, record: dict[str, Any]) -> None:
-        self._write(record)
+        self.write(record)
 
     def validation(self, step: int, result: dict[str, Any]) -> None:
-        self._write({"step": step, "validation": result})
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(_finite(record), allow_nan=False).encode() + b"\n")
-        self._file.flush()
-
-
-def cut_after(path: Path, step: int) -> None:
-    """Leave in metrics.jsonl the lines up to `step`, and no torn last one; none at all for step 0. Atomic.
-
-    Raises SpliceError where a line other than the last is not one of this log.
-    """
-    kept = [line for line, record in _lines(path) if record["step"] <= step] if step else []
-    with replacing(path, sync=True) as temporary:
-        temporary.write_bytes(b"".join(line + b"\n" for line in kept))
+        self.write({"step": step, "validation": result})
 
 
 @dataclass(frozen=True)
@@ -120,14 +87,14 @@ def read_metrics(run: Path) -> Metrics:
     if not path.is_file():
         raise SpliceError(f"{run}: no {METRICS} there; name the directory of a training run")
     steps, validations = [], {}
-    for number, (_, record) in enumerate(_lines(path), 1):
+    for number, (_, record) in enumerate(read_lines(path), 1):
         try:
             if "validation" in record:
                 validations[record["step"]] = _validation(record)
             else:
                 steps.append([int(record[name]) for name in WHOLE] + [real(record.get(name)) for name in REAL])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _corrupt(path, number, f"{type(error).__name__}: {error}") from None
+            raise corrupt(path, number, f"{type(error).__name__}: {error}") from None
     if not steps:
         raise SpliceError(f"{path}: no finished step yet; wait for the first one")
     columns = dict(zip(WHOLE + REAL, zip(*steps, strict=True), strict=True))
@@ -142,36 +109,3 @@ def _validation(record: dict[str, Any]) -> Validation:
     ]
     loss, perplexity = real(result["loss"]), real(result["perplexity"])
     return Validation(int(record["step"]), loss, perplexity, int(result["tokens"]), tuple(buckets))
-
-
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The lines of metrics.jsonl, raw and as records with a step; a torn last one is left out, any other is an error."""
-    lines = path.read_bytes().split(b"\n")  # the last has no end: it is torn, or empty
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            whole = isinstance(record, dict) and isinstance(record.get("step"), int)
-            wrong = "" if whole else "no step in it"
-        except ValueError as error:  # of JSON or of UTF-8
-            wrong = str(error)
-        if not wrong:
-            yield line, record
-        elif number < len(lines):
-            raise _corrupt(path, number, wrong)
-
-
-def _corrupt(path: Path, number: int, wrong: str) -> SpliceError:
-    return SpliceError(f"{path}:{number}: not a line of a run's log ({wrong}); delete the line")
-
-
-def _finite(value: Any) -> Any:
-    """`value` with None for numbers that JSON does not have: nan and the infinities."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def real(value: float | None) -> float:
-    return math.nan if value is None else float(value)

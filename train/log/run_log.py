@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from .experts import EXPERTS, ExpertsFile
 from .metrics import MetricsFile
 from .screen import LineScreen, TerminalScreen
 from .sink import Sink
@@ -19,8 +20,9 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     directory: the run's, made if absent. total_steps: optimizer steps of the whole run. first_step: those done before,
     0 for a new run, whose metrics.jsonl begins empty. wandb: name of a project. settings: what wandb shows of the run.
+    experts: the model has expert layers, so that there is an experts.jsonl too, which begins and is cut alike.
     Raises SpliceError at once where tensorboard or wandb is asked for and not installed, and when opened where
-    metrics.jsonl is not one or wandb refuses.
+    metrics.jsonl or experts.jsonl is not one or wandb refuses.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         tensorboard: bool = False,
         wandb: str | None = None,
         settings: dict[str, Any] | None = None,
+        experts: bool = False,
     ) -> None:
         self._sinks: list[Sink] = []
         if tensorboard:
@@ -39,6 +42,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         if wandb is not None:
             self._sinks.append(WeightsAndBiases(directory, wandb, first_step, settings or {}))
         self._sinks.append(MetricsFile(directory, first_step))  # after what may refuse: opening it cuts it
+        if experts or (directory / EXPERTS).exists():  # that of an earlier attempt is not this run's
+            self._sinks.append(ExpertsFile(directory, first_step))
         screen = TerminalScreen if console.is_terminal else LineScreen
         self._sinks.append(screen(console, total_steps, first_step))  # last: what the others print comes before it
         self._open = ExitStack()
@@ -67,6 +72,15 @@ class RunLog(AbstractContextManager["RunLog"]):
         """Log an evaluation of the weights after `step` steps: loss, perplexity, tokens, by_position."""
         for sink in self._sinks:
             sink.validation(step, result)
+
+    def experts(self, step: int, layers: dict[int, dict[str, Any]]) -> None:
+        """Log what the expert layers did up to `step`.
+
+        By layer: load, tokens that each of E experts computed on all ranks; dropped, share of the assignments, 0 to 1;
+        entropy, the mean of the router's, nats; dead, experts that computed nothing; balance and z, the losses.
+        """
+        for sink in self._sinks:
+            sink.experts(step, layers)
 
     def say(self, text: str) -> None:
         """Show a sentence, above the bar where there is one."""

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .metrics import real
+from .lines import real
 from .sink import Sink
 
 FIRST_LINES = 3  # steps that each have a line where the output is no terminal
@@ -77,6 +77,10 @@ class Screen(Sink):
             said.append(f"MFU {r['mfu']:.1%}")
         if r.get("memory_gib") is not None:
             said.append(f"{r['memory_gib']:.1f} GiB")
+        if (r.get("dead_experts") or 0) > 0:
+            said.append(f"dead {r['dead_experts']}")
+        if (r.get("dropped") or 0) > 0:
+            said.append(f"dropped {r['dropped']:.1%}")
         return said
 
 

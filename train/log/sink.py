@@ -18,5 +18,8 @@ class Sink(AbstractContextManager["Sink"]):
     def validation(self, step: int, result: dict[str, Any]) -> None:
         """An evaluation after `step` steps: loss, perplexity, tokens, by_position."""
 
+    def experts(self, step: int, layers: dict[int, dict[str, Any]]) -> None:
+        """What the expert layers did up to `step`: by layer, load [E] and its dropped, entropy, dead, balance, z."""
+
     def say(self, text: str) -> None:
         """A sentence for whoever watches."""

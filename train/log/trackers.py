@@ -43,6 +43,10 @@ class TensorBoard(Sink):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
+    def experts(self, step: int, layers: dict[int, dict[str, Any]]) -> None:
+        for name, value in _expert_scalars(layers).items():
+            self._writer.add_scalar(name, value, step)
+
 
 class WeightsAndBiases(Sink):
     """A run of wandb's `project`, the same one when the run is resumed. Where to and as whom is wandb's own business."""
@@ -84,6 +88,9 @@ class WeightsAndBiases(Sink):
     def validation(self, step: int, result: dict[str, Any]) -> None:
         self._log(step, _validation_scalars(result))
 
+    def experts(self, step: int, layers: dict[int, dict[str, Any]]) -> None:
+        self._log(step, _expert_scalars(layers))
+
     def _log(self, step: int, scalars: dict[str, float]) -> None:
         if step >= self._from:
             self._run.log(scalars, step=step)
@@ -108,6 +115,18 @@ def _validation_scalars(result: dict[str, Any]) -> dict[str, float]:
     for bucket in result.get("by_position") or ():
         scalars[f"validation_loss_by_position/{bucket['from']}-{bucket['to']}"] = bucket["loss"]
     return {name: value for name, value in scalars.items() if value is not None}
+
+
+def _expert_scalars(layers: dict[int, dict[str, Any]]) -> dict[str, float]:
+    """A figure's layers in one group; of the loads only the extremes, over their mean."""
+    scalars = {}
+    for layer, told in layers.items():
+        mean = sum(told["load"]) / len(told["load"])
+        figures = {name: told[name] for name in ("dropped", "entropy", "dead")}
+        if mean:
+            figures |= {"heaviest": max(told["load"]) / mean, "lightest": min(told["load"]) / mean}
+        scalars |= {f"expert_{name}/layer_{layer}": value for name, value in figures.items()}
+    return scalars
 
 
 def _is_number(value: Any) -> bool:
