@@ -113,7 +113,7 @@ def weights_fingerprint(directory: Path) -> str:
 
 
 def _backend(directory: Path, asked: str) -> str:
-    """Ours for what it knows: Llamas. A setting of theirs that it does not have leaves them to transformers."""
+    """Ours for what it knows: Llamas and Mixtrals. A setting of theirs that it does not have leaves them to transformers."""
     if asked != "auto":
         return asked
     from splice.train.hf_read import read_config

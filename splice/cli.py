@@ -262,7 +262,7 @@ def export(
     output: Annotated[Path, typer.Option(help="the directory to make")],
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="of the weights")] = "float32",
 ) -> None:
-    """Write a checkpoint as a Hugging Face LlamaForCausalLM directory, with its tokenizer."""
+    """Write a checkpoint as a directory of Hugging Face's Llama, or with experts Mixtral, with its tokenizer."""
     from rich.console import Console
 
     with needing("splice export", "train"):
@@ -276,7 +276,7 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(help="the --output of `splice train`; several are drawn together")],
     output: Annotated[Path, typer.Option(help="where the pictures go")] = Path("figures"),
 ) -> None:
-    """Draw the loss, perplexity by position and speed of runs, as PNG files."""
+    """Draw the loss, perplexity by position, speed and load of experts of runs, as PNG files."""
     from rich.console import Console
 
     from splice.train.plot import show_plot

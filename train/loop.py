@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -92,7 +92,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
     steps = feed(
         plan.rows, settings.seed, first, settings.steps, settings.batch.size, settings.batch.micro, plan.policy, world
     )
-    with _log(plan, first, console, world) as log, _stoppable() as asked_to_stop:
+    with _log(plan, first, console, world) as log, _stoppable() as asked_to_stop, _tuned(plan):
         for note in notes:
             log.say(note)
         model.train()
@@ -272,6 +272,15 @@ def _log(plan: Plan, first: int, console: Console, world: World) -> RunLog:
 def _mixed(*numbers: int) -> int:
     """A seed that depends on all of them."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest())
+
+
+def _tuned(plan: Plan) -> AbstractContextManager[None]:
+    """Within, the kernels' block sizes are tried out where that is asked for; without a GPU there are none."""
+    if not plan.settings.tune_kernels or not torch.cuda.is_available():
+        return nullcontext()
+    from .kernels.gpu.blocks import tuning
+
+    return tuning()
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class RunLog(AbstractContextManager["RunLog"]):
             sink.validation(step, result)
 
     def experts(self, step: int, layers: dict[int, dict[str, Any]]) -> None:
-        """Log what the expert layers did up to `step`.
+        """Log what the expert layers did in `step`.
 
         By layer: load, tokens that each of E experts computed on all ranks; dropped, share of the assignments, 0 to 1;
         entropy, the mean of the router's, nats; dead, experts that computed nothing; balance and z, the losses.

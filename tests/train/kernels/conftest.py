@@ -93,7 +93,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="module")
 def no_memory_is_zero():
     """Memory that is not written holds NaN, or the largest integer: whoever reads it is found."""
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # an error where CUDA multiplies matrices otherwise
     torch.utils.deterministic.fill_uninitialized_memory = True
     assert torch.empty(3).isnan().all()
     yield

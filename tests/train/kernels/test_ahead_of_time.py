@@ -49,6 +49,7 @@ def check(compiled):
 def test_products_of_a_gated_layer(rows):
     compiled = compile_all([shape(rows)], kernels=PRODUCTS)
     assert {c.kernel for c in compiled} == set(PRODUCTS)
+    assert rows < 64 or all(c.tile[0] >= 64 for c in compiled)
     check(compiled)
 
 

@@ -64,3 +64,12 @@ def test_experts_of_every_token_in_a_table(reference, backend):
     table = torch.tensor([[2, 0], [1, 2], [0, 1]], dtype=torch.int32)
     wanted = reference.schedule([2, 0, 1, 2, 0, 1], [0, 0, 1, 1, 2, 2], 3, 3)
     assert [part.tolist() for part in schedule(table, 3, 3, backend=backend)] == list(wanted)
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, 2**31 - 1])
+def test_an_expert_that_there_is_not_is_none_to_the_kernels(reference, backend, wrong):
+    """They would write where nothing is theirs."""
+    if backend == "plain":
+        pytest.skip("counts what it is given")
+    plan = schedule(as_tensor([1, wrong, 0, 2]), 3, 4, backend=backend)
+    assert [part.tolist() for part in plan] == list(reference.schedule([1, 3, 0, 2], [0, 1, 2, 3], 3, 4))

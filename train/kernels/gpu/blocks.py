@@ -154,7 +154,7 @@ def fastest(allowed: list[Blocks], start: Callable[[Blocks], Any]) -> Blocks:
     for b in allowed:
         try:
             times[b] = triton.testing.do_bench(lambda b=b: start(b), warmup=5, rep=20, return_mode="median")
-        except (triton.runtime.errors.OutOfResources, triton.CompilationError):
+        except (triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError, triton.CompilationError):
             continue
     return min(times, key=times.__getitem__, default=allowed[0])
 
