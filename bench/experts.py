@@ -210,14 +210,24 @@ def measure(layer: Layer, device: torch.device, dtype: torch.dtype, rounds: int)
         for name, run in times.items():
             seconds[name].append(timed(run, inputs))
     peak = peak_flops(device, None)
-    bandwidth = next((b for known, b in BANDWIDTHS.items() if device.type == "cuda" and known in torch.cuda.get_device_name()), None)
+    bandwidth = next(
+        (b for known, b in BANDWIDTHS.items() if device.type == "cuda" and known in torch.cuda.get_device_name()), None
+    )
     for name, taken in seconds.items():
         median = statistics.median(taken)
         least = None
         if peak and bandwidth:
             least = max(layer.flops / peak, layer.least_bytes(dtype.itemsize) / bandwidth)
         yield Figure(
-            name, layer, median, min(taken), max(taken), layer.flops / median / 1e12, least and least / median, kept[name], peaks[name]
+            name,
+            layer,
+            median,
+            min(taken),
+            max(taken),
+            layer.flops / median / 1e12,
+            least and least / median,
+            kept[name],
+            peaks[name],
         )
 
 
@@ -233,7 +243,9 @@ def compare(name: str, found: list[Tensor | None], wanted: list[Tensor | None], 
         if a is not None and b is not None:
             worst, scale = (a.float() - b.float()).abs().max().item(), b.float().abs().max().item()
             if not worst <= tolerance * scale:
-                raise SystemExit(f"{name}: {what} differs by {worst:.2e} where values reach {scale:.2e}; nothing is measured")
+                raise SystemExit(
+                    f"{name}: {what} differs by {worst:.2e} where values reach {scale:.2e}; nothing is measured"
+                )
 
 
 def memory(run: Callable[[], Tensor], inputs: Inputs) -> tuple[int, int | None]:
@@ -362,7 +374,9 @@ def main() -> None:
                     for granularity in a.granularities:
                         for found in measure(Layer(tokens, size, granularity, expansion), device, dtype, a.rounds):
                             if isinstance(found, str):
-                                result["left_out"].append(f"T {tokens}, D {size}, G {granularity}, R {expansion}: {found}")
+                                result["left_out"].append(
+                                    f"T {tokens}, D {size}, G {granularity}, R {expansion}: {found}"
+                                )
                             else:
                                 figures.append(found)
                     show(figures, result["device"])
@@ -394,7 +408,9 @@ def _tuning(on: bool) -> Any:
 
 def show(figures: list[Figure], device: str) -> None:
     layer = figures[0].layer
-    table = Table("G", title=f"T {layer.tokens:,}, D {layer.size:,}, R {layer.expansion}, forward and backward, {device}")
+    table = Table(
+        "G", title=f"T {layer.tokens:,}, D {layer.size:,}, R {layer.expansion}, forward and backward, {device}"
+    )
     for name in ("side", "ms", "least .. most", "TFLOP/s", "of the roofline", "kept, MiB", "peak, MiB", "splice is"):
         table.add_column(name, justify="left" if name == "side" else "right")
     ours = {figure.layer: figure.seconds for figure in figures if figure.side == "splice"}
@@ -409,7 +425,9 @@ def show(figures: list[Figure], device: str) -> None:
             f"{figure.kept / 2**20:,.1f}",
             "" if figure.peak is None else f"{figure.peak / 2**20:,.0f}",
             "" if figure.side == "splice" else f"{figure.seconds / ours[figure.layer]:.2f} times as fast",
-            end_section=figure.side != "splice" and figure is not figures[-1] and figures[figures.index(figure) + 1].side == "splice",
+            end_section=figure.side != "splice"
+            and figure is not figures[-1]
+            and figures[figures.index(figure) + 1].side == "splice",
         )
     CONSOLE.print(table)
 
@@ -433,7 +451,18 @@ def show_whole(models: dict[str, Any]) -> None:
 def show_kernels(rows: list[dict[str, Any]]) -> None:
     """Those that multiply; the others are in the JSON. A kernel that several shapes share stands once."""
     table = Table("kernel", title="bfloat16, D 1,024, R 8, compiled without a GPU")
-    for name in ("shape", "target", "tile", "warps", "stages", "registers", "spilled, bytes", "shared, KiB", "wgmma", "mma.sync"):
+    for name in (
+        "shape",
+        "target",
+        "tile",
+        "warps",
+        "stages",
+        "registers",
+        "spilled, bytes",
+        "shared, KiB",
+        "wgmma",
+        "mma.sync",
+    ):
         table.add_column(name, justify="right")
     for row in (row for row in rows if row["tile"]):
         table.add_row(
@@ -470,7 +499,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 if f["side"] == side and (f["layer"]["tokens"], f["layer"]["size"], f["layer"]["expansion"]) == case
             ]
             if points:
-                axis.plot(*zip(*points, strict=True), marker="o", ms=4, lw=2 if side == "splice" else 1.3, color=colours[side], label=side)
+                axis.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    ms=4,
+                    lw=2 if side == "splice" else 1.3,
+                    color=colours[side],
+                    label=side,
+                )
         granularities = sorted({f["layer"]["granularity"] for f in result["layers"]})
         axis.set_xscale("log", base=2)
         axis.set_xticks(granularities, [str(g) for g in granularities])
@@ -481,8 +517,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("forward and backward, ms")
     axes[0][-1].legend(frameon=False, fontsize=8)
-    name = result["device"] if result["device"] != "cpu" else f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
-    figure.suptitle(f"One layer of experts at constant active size, {result['dtype']}, {name}", fontsize=10)
+    name = (
+        result["device"]
+        if result["device"] != "cpu"
+        else f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
+    )
+    figure.suptitle(f"A layer of experts at constant active size\n{result['dtype']}, {name}", fontsize=9)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -1,6 +1,6 @@
 """What experts bring at equal active FLOPs: a small dense model beside mixtures of experts of it, from random weights.
 
-    python bench/moe_quality.py [--data demo/stdlib] [--steps 150] [--seeds 0 1 2] [--json out.json]
+    python bench/moe_quality.py [--data demo/stdlib] [--steps 100] [--seeds 0 1 2] [--json out.json]
 
 Each model is trained by `splice train` on the same rows in the same order; a seed is that of the first weights and of the order.
 All compute as much for a token but for the routers (dense: 0; G = 1, 4 with expansion R = 4). Reported: validation loss at the
@@ -44,8 +44,10 @@ TRAINED = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("demo/stdlib"), help="a dataset of `splice build` (make demo)")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument(
+        "--data", type=Path, default=Path("demo/stdlib"), help="a dataset of `splice build` (make demo)"
+    )
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -99,8 +101,19 @@ def _summary(runs: list[dict], dense: list[dict]) -> dict:
 
 
 def _show(result: dict) -> None:
-    table = Table("model", title=f"{result['tokens']:,} tokens, {len(result['seeds'])} seeds, {result['machine']['cpu']}")
-    for name in ("parameters", "active", "GFLOPs a token", "validation loss", "least .. most", "to dense", "dead", "tokens/s"):
+    table = Table(
+        "model", title=f"{result['tokens']:,} tokens, {len(result['seeds'])} seeds, {result['machine']['cpu']}"
+    )
+    for name in (
+        "parameters",
+        "active",
+        "GFLOPs a token",
+        "validation loss",
+        "least .. most",
+        "to dense",
+        "dead",
+        "tokens/s",
+    ):
         table.add_column(name, justify="right")
     for name, model in result["models"].items():
         half = model["half_interval"]

@@ -410,7 +410,9 @@ def test_the_configurations_are_valid_and_have_the_papers_sizes(config):
         return
     tokens = settings.batch.size * settings.context.length
     assert tokens == (2**19 if config.stem.startswith("13b") else 2**18)  # a step
-    budget = {"270m_base": 6.3e9, "270m_moe_g8": 6.3e9, "3b_fot": 5.4e9}.get(config.stem, 1e9 if config.stem.startswith("270m") else 2e9)
+    budget = {"270m_base": 6.3e9, "270m_moe_g8": 6.3e9, "3b_fot": 5.4e9}.get(
+        config.stem, 1e9 if config.stem.startswith("270m") else 2e9
+    )
     assert settings.steps * tokens == pytest.approx(budget, rel=1e-3)
     if settings.fot.layers:
         assert settings.context.length == 16 * settings.fot.local_context

@@ -22,7 +22,8 @@ def experts_by_grouped_mm(
     """As experts.experts; sums are made in the order of slots, by atomic additions on CUDA."""
     ends = plan.offsets[1:]
     computed = (plan.slots.new_ones(len(plan.slots)).cumsum(0) <= ends[-1])[:, None]
-    h = F.grouped_mm(x[plan.tokens], up.transpose(1, 2), offs=ends)
+    rows = x[plan.tokens].where(computed, 0)  # masked, so that its gradient is
+    h = F.grouped_mm(rows, up.transpose(1, 2), offs=ends)
     a = activate(h.where(computed, 0), activation)
     y = F.grouped_mm(a, down.transpose(1, 2), offs=ends).where(computed, 0)
     weighted = y.float() * weights[plan.entries, None]

@@ -44,7 +44,9 @@ def token_choice(config, weights, x):
             chosen = best(shares, config.active)
             total = sum(shares[e] for e in chosen) if config.renormalise else 1.0
             out[b, t] = sum(
-                shares[e] / total * network(weights["up"][e], weights["experts.down_proj"][e], x[b, t], config.activation)
+                shares[e]
+                / total
+                * network(weights["up"][e], weights["experts.down_proj"][e], x[b, t], config.activation)
                 for e in chosen
             )
             for e in chosen:

@@ -69,7 +69,9 @@ def test_what_is_told_is_what_was_done(name, loops):
         chosen = shares.topk(2).indices.flatten()
         assert record.load.tolist() == torch.bincount(chosen, minlength=6).tolist()
         assert (record.dropped, record.assigned) == (0, 48)
-        assert record.entropy.item() == pytest.approx(torch.distributions.Categorical(logits=shares).entropy().mean().item(), rel=1e-5)
+        assert record.entropy.item() == pytest.approx(
+            torch.distributions.Categorical(logits=shares).entropy().mean().item(), rel=1e-5
+        )
     elif name == "expert choice":
         assert record.load.tolist() == [6] * 4  # a quarter of 24 tokens each
         taken = set()

@@ -41,7 +41,9 @@ ROUTINGS = {
 
 def arguments(data, output, routing="token_choice", **changes):
     experts = {"routing": routing} | ROUTINGS[routing] if routing else {}
-    settings = TINY | {f"model.experts.{name}": value for name, value in experts.items()} | {"data": data, "output": output}
+    settings = (
+        TINY | {f"model.experts.{name}": value for name, value in experts.items()} | {"data": data, "output": output}
+    )
     settings |= {name.replace("__", "."): value for name, value in changes.items()}
     words = []
     for name, value in settings.items():
@@ -188,7 +190,16 @@ def test_a_dense_model_is_cut_into_slices(built, tmp_path):
 
 
 def torchrun(data, output, processes=2, **changes):
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+    ]
     command = [sys.executable, *launcher, "-m", "splice.train", *arguments(data, output, **changes)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False

@@ -13,6 +13,7 @@ import pytest
 
 try:
     import torch
+    import torch.utils.deterministic
 except ModuleNotFoundError:  # the core install: nothing here can run
     collect_ignore_glob = ["*"]
 

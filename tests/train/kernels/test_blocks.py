@@ -72,6 +72,16 @@ def test_nothing_is_measured_unless_asked_for(measured):
     assert not measured.file.exists()
 
 
+def test_it_can_be_switched_on_for_good_and_off(measured):
+    blocks.tuning(True)
+    measured.choose()
+    assert measured.calls
+    measured.calls.clear()
+    blocks.tuning(False)
+    measured.choose(rows=64)
+    assert not measured.calls
+
+
 def test_the_fastest_is_taken_and_measured_once(measured):
     with blocks.tuning():
         first = measured.choose()

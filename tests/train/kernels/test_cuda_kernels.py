@@ -19,6 +19,7 @@ DEVICE = "cuda"
 TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.float16: (2e-3, 2e-2), torch.bfloat16: (1.5e-2, 1e-1)}
 SIZES = {  # (T, D, F, E, k)
     "granular": (4096, 1024, 256, 64, 8),
+    "as granular as 64": (1024, 1024, 64, 256, 64),
     "few large experts": (2048, 1024, 1408, 8, 2),
     "few rows an expert": (128, 512, 256, 64, 4),
     "sizes that nothing divides": (1001, 521, 203, 13, 3),
@@ -133,6 +134,12 @@ def test_routes(tokens, count, k, renormalise):
     for a, b in zip(ours[2:], theirs[2:], strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
     assert (gradient - exact).norm() <= 1e-4 * exact.norm()
+
+
+def test_of_equals_the_lowest_number_is_chosen_first():
+    logits = torch.randint(3, (500, 40), generator=torch.Generator().manual_seed(0)).float()
+    wanted = route(logits, 20, False, "plain").experts
+    assert torch.equal(route(logits.to(DEVICE), 20, False, "triton").experts.cpu(), wanted)
 
 
 def whole_layer(x, up, down, logits, token=None):

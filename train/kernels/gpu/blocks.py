@@ -8,8 +8,7 @@ arguments, and the best is kept for other processes, in a file of the device and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ....files import read_json, write_json
 from .launch import is_noting
 
 CANDIDATES = 8
-SHARED = 227 * 1024  # bytes of shared memory a program can have, where there is no device to ask
+SHARED = 227 * 1024  # bytes of shared memory a program can have on Hopper; elsewhere what does not fit is passed over
 
 
 @dataclass(frozen=True)
@@ -106,18 +105,23 @@ _best: dict[str, Blocks] = {}
 _read: set[Path] = set()
 
 
-@contextmanager
-def tuning(on: bool = True) -> Iterator[None]:
-    """Within, blocks are measured (on CUDA alone), or taken from what this or another process measured before.
+class tuning:
+    """tuning(True): from here on blocks are measured (on CUDA alone), or taken from what was measured before, by whomever.
 
-    Measuring waits for the device. Two runs agree to the bit if they take the same blocks: those of one file do.
+    As a context manager: within. Measuring waits for the device, and happens once for a shape, at its first use. Two runs
+    agree to the bit if they take the same blocks: those of one file do.
     """
-    global _on
-    before, _on = _on, on
-    try:
-        yield
-    finally:
-        _on = before
+
+    def __init__(self, on: bool = True) -> None:
+        global _on
+        self._before, _on = _on, on
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        global _on
+        _on = self._before
 
 
 def with_blocks(

@@ -119,7 +119,8 @@ def route_kernel(
     left = tl.where(share == share, share, 2.0)
     left = tl.where((column < count)[None, :], left, -2.0)
     for i in range(K):
-        most, at = tl.max(left, 1, return_indices=True, return_indices_tie_break_left=True)
+        most = tl.max(left, 1)
+        at = tl.min(tl.where(left == most[:, None], column[None, :], PAD), 1)  # of equals the first
         best = tl.where((nth == i)[None, :], at[:, None], best)
         weight = tl.where((nth == i)[None, :], tl.where(most > 1.5, float("nan"), most)[:, None], weight)
         left = tl.where(column[None, :] == at[:, None], -1.0, left)
