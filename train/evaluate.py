@@ -14,6 +14,7 @@ from splice.store import Rows
 
 from .attention import Sight
 from .data import MicroBatch, Policy, prepare
+from .experts.config import Experts
 from .loss import IGNORED
 from .model import Llama
 from .parallel import World
@@ -25,6 +26,12 @@ def edges(length: int) -> list[int]:
     """Where the position buckets of a row of `length` tokens begin and end: 0, T/128, T/64 .. T/2, T."""
     doubling = [length >> shift for shift in range(BUCKETS - 1, -1, -1)]
     return [0, *sorted({edge for edge in doubling if edge > 0})]
+
+
+def evaluated(rows: int, limit: int | None, experts: Experts | None) -> int:
+    """How many rows an evaluation is of: whole groups, where experts choose among the rows of one."""
+    count = min(rows, limit or rows)
+    return count if experts is None or experts.alone else count - count % experts.group
 
 
 @torch.no_grad()
@@ -42,7 +49,7 @@ def evaluate(
     A bucket without a predicted token has loss null. The data ranks take turns, so that each makes as many forward passes.
     """
     model.eval()
-    count = min(len(rows), limit or len(rows))
+    count = evaluated(len(rows), limit, model.config.experts)
     sums = torch.zeros(2, rows.length, dtype=torch.float64, device=world.device)  # loss, predicted tokens; by position
     share = rows.length // world.context_size
     mine = slice(world.context_rank * share, (world.context_rank + 1) * share)

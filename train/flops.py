@@ -47,7 +47,10 @@ def flops_per_token(config: ModelConfig, length: int, causal: bool = False) -> f
         if causal:
             span -= (config.fot.local_context if config.fot else length) / 2
         attention += 12 * width * span
-    return 6 * config.matmul_parameters + attention
+    mixing = 0
+    if config.experts is not None and config.experts.routing == "mixture_of_tokens":
+        mixing = 12 * len(config.experts.layers) * config.experts.count * config.hidden_size  # into mixtures, and back
+    return 6 * config.matmul_parameters + attention + mixing
 
 
 def scaling_law_flops_per_token(config: ModelConfig) -> float:
@@ -73,14 +76,22 @@ def peak_flops(device: torch.device, given_tflops: float | None) -> float | None
 
 
 def memory_bytes(
-    config: ModelConfig, rows: int, length: int, ranks: int, compute_bytes: int, recompute: bool, context_size: int
+    config: ModelConfig,
+    rows: int,
+    length: int,
+    ranks: int,
+    compute_bytes: int,
+    recompute: bool,
+    context_size: int,
+    expert_size: int = 1,
 ) -> dict[str, float]:
     """An estimate of one GPU's memory, bytes, by what it holds.
 
     State: 16 bytes a parameter (weight, gradient, two moments in float32) over the ranks. Activations of a block, in values a
     token: what enters its two norms and its four inner inputs (6 D), q, k, v and attention's output, and three of the MLP's
-    hidden size, of an expert layer X and H alone; with recompute only D a block, and one block in full. Loss: one chunk of
-    logits and its gradient. Experts at work: what a layer's products pass on, of one layer at a time.
+    hidden size, of an expert layer X and H alone, the router's logits in float32, and mixtures or tokens from other ranks;
+    with recompute only D a block, and one block in full. Loss: one chunk of logits and its gradient. Experts at work: what a
+    layer's products pass on, of one layer at a time.
     """
     tokens = rows * length / context_size
     inner = 6 * config.hidden_size + 2 * config.head_size * (config.heads + config.kv_heads) + 3 * config.mlp_size
@@ -88,8 +99,11 @@ def memory_bytes(
     if config.experts is not None:
         experts, size = config.experts, config.mlp_size // config.experts.granularity
         of_expert = experts.computed * (experts.matrices - 1) * size
-        blocks += len(experts.layers) * (of_expert - 3 * config.mlp_size)
         work = experts.computed * (config.hidden_size + 2 * size) + of_expert
+        of_expert += experts.count * 4 / compute_bytes
+        if expert_size > 1 or experts.routing == "mixture_of_tokens":
+            of_expert += experts.computed * config.hidden_size
+        blocks += len(experts.layers) * (of_expert - 3 * config.mlp_size)
     kept = config.hidden_size * config.layers + inner if recompute else blocks
     cast = 0 if compute_bytes == 4 else compute_bytes * config.parameters / (config.layers if ranks > 1 else 1)
     chunk = min(CHUNK_LOGITS, int(tokens) * config.vocab_size)

@@ -208,14 +208,17 @@ def _experts_to_hf(experts: Experts | None, mlp_size: int, kind: str) -> dict[st
 
 
 def _shown(experts: Experts, mlp_size: int, kind: str) -> dict[str, Any]:
-    """What the keys of others say of the experts. (Mixtral's loss is `active` times ours, and over all layers at once.)"""
+    """What the keys of others say of the experts.
+
+    Mixtral's balance loss is over all layers at once and `active` with balanced experts; ours is 1 in each layer.
+    """
     if kind != "mixtral":
         return {"intermediate_size": mlp_size}
     return {
         "intermediate_size": mlp_size // experts.granularity,
         "num_local_experts": experts.count,
         "num_experts_per_tok": experts.active,
-        "router_aux_loss_coef": experts.balance,
+        "router_aux_loss_coef": experts.balance * len(experts.layers) / experts.active,
         "router_jitter_noise": experts.jitter,
     }
 
@@ -245,7 +248,7 @@ def _plain_mixtral(values: Mapping[str, Any], layers: int, where: str) -> tuple[
         expansion=count // granularity,
         layers=tuple(range(layers)),
         active=active,
-        balance=_number(values, "router_aux_loss_coef", where, zero=True),
+        balance=_number(values, "router_aux_loss_coef", where, zero=True) * active / layers,  # see _shown
         jitter=_number(values, "router_jitter_noise", where, zero=True, below=1),
     )
     return experts, granularity * _size(values, "intermediate_size", where)

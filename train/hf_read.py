@@ -37,7 +37,7 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}  # safetensors' names and torch's
-REMEDY = "name a directory with a Llama or Mixtral of Hugging Face's format, or ORG/NAME on the hub"
+REMEDY = "name a directory with a Llama or Mixtral of Hugging Face's format, a checkpoint RUN/step-NNNNNN, or ORG/NAME on the hub"
 
 
 @dataclass(frozen=True)

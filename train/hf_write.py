@@ -40,9 +40,9 @@ def write_model(
     """
     if beyond := beyond_mixtral(config):
         raise SpliceError(
-            f"{output}: not written, since Mixtral cannot express this model's experts: {', '.join(beyond)}; a checkpoint goes into "
-            "`splice eval` and --init as it is, and what transformers is to load is trained with token_choice, swiglu, renormalise "
-            "and experts in every layer"
+            f"{output}: not written, since Mixtral cannot express this model's experts: {', '.join(beyond)}; the checkpoint can be "
+            "an --init, and what transformers is to load is trained with token_choice, swiglu, renormalise and experts in every "
+            "layer (a mixture of tokens becomes one by --init and --model.experts.routing token_choice)"
         )
     output = Path(output).expanduser().resolve()
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 from rich.console import Console
 
-from splice.errors import Interrupted, SpliceError, TrainingFailed
+from splice.errors import Interrupted, TrainingFailed
 from splice.files import write_json
 
 from .attention import Sight, look
@@ -30,7 +30,7 @@ from .data import MicroBatch, Step, feed
 from .evaluate import evaluate
 from .experts.starts import as_first_values, without_first_values
 from .experts.tally import Tally
-from .flops import CONVENTION, flops_per_token, peak_flops
+from .flops import CONVENTION, flops_per_token, peak_flops, scaling_law_flops_per_token
 from .hf_read import read_config
 from .log import RunLog
 from .loss import fuse
@@ -102,8 +102,8 @@ def train(plan: Plan, world: World, console: Console) -> None:
             predicted, stop = world.sum((data.predicted, asked_to_stop()))
             losses = []
             for micro in data.micro:
-                if jittered:  # by the rows, so that neither ranks nor a resumption change it
-                    torch.manual_seed(_mixed(settings.seed, step, int(micro.rows[0])))
+                if jittered:  # by the rows, so that neither the number of data ranks nor a resumption changes it
+                    torch.manual_seed(_mixed(settings.seed, step, int(micro.rows[0]), world.context_rank))
                 micro = micro.to(world.device)
                 loss = model(micro.ids, micro.targets, sight(micro))
                 (loss * (world.size / max(1.0, predicted))).backward()  # FSDP takes the mean over ranks
@@ -124,7 +124,7 @@ def train(plan: Plan, world: World, console: Console) -> None:
             seconds = time.perf_counter() - started
             done, tokens = step + 1, tokens + per_step
             speed = per_step / seconds
-            routing, layers = tally.close(world)
+            routing, layers = tally.close(world, per_step)
             log.step(
                 {
                     "step": done,
@@ -162,7 +162,7 @@ def build(plan: Plan, world: World) -> Llama:
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and cuda)
     with torch.device("meta"):
         model = Llama(plan.config, torch.bfloat16 if half else torch.float32, settings.recompute)
-    _choose_kernels(model, plan, cuda)
+    _choose_kernels(model, plan)
     if settings.compile or (settings.compile is None and cuda):
         for block in model.model.layers:
             block.compile()
@@ -178,12 +178,10 @@ def build(plan: Plan, world: World) -> Llama:
     return model
 
 
-def _choose_kernels(model: Llama, plan: Plan, cuda: bool) -> None:
+def _choose_kernels(model: Llama, plan: Plan) -> None:
     chosen = plan.settings.kernels
     if plan.config.experts is None or chosen == "auto":
         return
-    if chosen == "triton" and not cuda:
-        raise SpliceError("kernels triton: compute on CUDA only; leave it out, or take plain or grouped")
     for layer in plan.config.experts.layers:
         model.model.layers[layer].mlp.experts.backend = chosen
 
@@ -248,11 +246,13 @@ def _open_run(plan: Plan, world: World) -> None:
     config = plan.config
     about = {
         "settings": plan.settings.model_dump(mode="json"),
+        "experts": asdict(config.experts) if config.experts else None,
         "parameters": config.parameters,
         "active_parameters": config.active_parameters,
         "matmul_parameters": config.matmul_parameters,
         "flops_per_token": flops_per_token(config, config.length),
         "flops_convention": CONVENTION,
+        "flops_per_token_by_the_scaling_law": scaling_law_flops_per_token(config) if config.experts else None,
         "ranks": world.size,
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
         "torch": torch.__version__,

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from .attention import Sight, attention, look
 from .experts.config import Experts
@@ -241,10 +242,13 @@ class Llama(nn.Module):
         table = self._table(t, cache, ids.device)
         x = self.model.embed_tokens(ids).to(self.dtype)
         self.records = {}
-        chance = self.config.experts is not None and self.config.experts.jitter > 0
+        experts = self.config.experts
+        again = {"use_reentrant": False, "preserve_rng_state": experts is not None and experts.jitter > 0}
+        if experts is not None:
+            again["context_fn"] = keep_routes
         for layer, block in enumerate(self.model.layers):
             if self.recompute and self.training and torch.is_grad_enabled():
-                x, record = checkpoint(block, x, table, sight, cache, use_reentrant=False, preserve_rng_state=chance)
+                x, record = checkpoint(block, x, table, sight, cache, **again)
             else:
                 x, record = block(x, table, sight, cache)
             if record is not None:
@@ -270,6 +274,11 @@ class Llama(nn.Module):
     @property
     def scale(self) -> float:
         return frequencies(self.config.rope, self.config.head_size)[1]
+
+
+def keep_routes() -> tuple[AbstractContextManager, AbstractContextManager]:
+    """Recomputation takes the routes that were taken: a logit that comes out a bit different must not send a token elsewhere."""
+    return create_selective_checkpoint_contexts([torch.ops.splice.route.default])
 
 
 def initial(name: str, shape: torch.Size, config: ModelConfig, seed: int) -> Tensor:

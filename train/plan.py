@@ -22,7 +22,7 @@ from .log import METRICS, require_trackers
 from .model import PRESETS, ModelConfig
 from .restore import find_model
 from .rope import extend
-from .settings import ExpertSettings, FoTSettings, ModelSettings, TrainSettings
+from .settings import FoTSettings, ModelSettings, TrainSettings
 from .tokenizers import check_tokenizer
 
 # What may differ between a run and its resumption: where and how it is computed and looked at, not what.
@@ -98,7 +98,7 @@ def make_plan(settings: TrainSettings, ranks: int = 1) -> Plan:
         check_tokenizer(start, dataset)
     rows, validation = _rows(settings, dataset, length)
     _check_sizes(settings, config, rows, length, ranks)
-    check_experts(settings, config, ranks)
+    check_experts(settings, config, ranks, None if validation is None else len(validation))
     identity = _identity(settings, config, dataset)
     if last:
         differences(last, identity)
@@ -327,8 +327,11 @@ def _identity(settings: TrainSettings, config: ModelConfig, dataset: PackedDatas
     alone = config.fot is None or config.fot.cross_batch_range < config.length // config.fot.local_context
     if alone and config.experts is None:
         del values["batch.micro"]  # without negatives rows do not see each other, nor share experts
-    if settings.model.experts == ExpertSettings():
-        del values["model.experts"]  # as in runs of dense models, whenever they were made
+    del values["model.experts"]
+    given = settings.model.experts.model_dump(mode="json", exclude_none=True)
+    values |= {f"model.experts.{name}": value for name, value in given.items()}
+    if config.experts and (config.experts.jitter or config.experts.capacity):
+        values["context_parallel"] = settings.context_parallel  # each rank's noise and capacity are its own
     shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
     return {**values, "the dataset": hashlib.sha256(shards.encode()).hexdigest()[:16]}
 

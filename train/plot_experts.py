@@ -51,7 +51,7 @@ def expert_chart(name: str, loads: ExpertLoads, edges: np.ndarray, unit: str) ->
         panel.set_ylabel(f"{layer.name}\nexpert")
     for panel, (label, values) in zip(axes[len(shown) :], trends, strict=True):
         _lines(panel, layers, edges, values)
-        panel.set(ylabel=label, ylim=(0, None))
+        panel.set(ylabel=label, ylim=_range(values))
     axes[-1].set(xlabel=f"{unit} read", xlim=(0, edges[-1]))
     _color_bar(axes[-1], image, f"an expert's share of its layer's assignments, times its {count} experts")
     above = 72 * figure.get_figheight()
@@ -59,6 +59,13 @@ def expert_chart(name: str, loads: ExpertLoads, edges: np.ndarray, unit: str) ->
         legend(figure, layers, marked=len(loads.step) == 1)
     _place(figure, axes, heights, HEAD + above - asked)
     return figure
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """Around all values, near 0 or not: what changes in an entropy is little of it."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    margin = max(0.08 * (high - low), 0.01 * abs(high), 1e-3)
+    return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
 
 
 def _place(figure: Any, axes: Sequence[Any], heights: Sequence[int], head: float) -> None:

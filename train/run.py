@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 
 import torch
 import yaml
@@ -15,7 +17,9 @@ from rich.table import Table
 from splice.errors import RESUME_TRAINING, Interrupted, SpliceError, TrainingFailed
 from splice.lock import locked
 
+from .experts.resolve import OWN
 from .flops import CONVENTION, flops_per_token, memory_bytes, scaling_law_flops_per_token
+from .hf_config import beyond_mixtral
 from .loop import train
 from .model import ModelConfig
 from .parallel import Everywhere, World, joined
@@ -26,7 +30,8 @@ from .settings import TrainSettings
 def run(settings: TrainSettings, dry_run: bool, console: Console) -> None:
     """One process's part of a run; torchrun starts several. Raises SpliceError for all that a user can mend."""
     if dry_run:
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        least = math.lcm(settings.context_parallel, settings.expert_parallel)  # where it is not torchrun that plans
+        ranks = int(os.environ.get("WORLD_SIZE", least))
         show_plan(make_plan(settings, ranks), ranks, console)
         return
     with joined(settings.device, settings.context_parallel) as world, _said_once(world):
@@ -123,7 +128,14 @@ def show_plan(plan: Plan, ranks: int, console: Console) -> None:
         settings.dtype == "auto" and settings.device != "cpu" and torch.cuda.is_available()
     )
     memory = memory_bytes(
-        config, settings.batch.micro, length, ranks, 2 if half else 4, settings.recompute, settings.context_parallel
+        config,
+        settings.batch.micro,
+        length,
+        ranks,
+        2 if half else 4,
+        settings.recompute,
+        settings.context_parallel,
+        settings.expert_parallel,
     )
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rope = config.rope
@@ -155,10 +167,20 @@ def _of_experts(config: ModelConfig, tokens: int) -> dict[str, str]:
     """Lines of --dry-run on the expert layers."""
     experts = config.experts
     assert experts is not None
-    where = "every layer" if len(experts.layers) == config.layers else f"layers {', '.join(map(str, experts.layers))}"
-    size = config.mlp_size // experts.granularity
-    law = scaling_law_flops_per_token(config)
+    some = "layers " if len(experts.layers) > 1 else "layer "
+    where = "every layer" if len(experts.layers) == config.layers else some + ", ".join(map(str, experts.layers))
+    size, law, beyond = (
+        config.mlp_size // experts.granularity,
+        scaling_law_flops_per_token(config),
+        beyond_mixtral(config),
+    )
+    computed = (
+        "all computed in training" if experts.routing == "threshold" else f"{experts.computed:g} computed for a token"
+    )
+    told = ", ".join(f"{name} {value}" for name, value in asdict(experts).items() if name in OWN[experts.routing])
     return {
-        "experts": f"{experts.routing} in {where}: G {experts.granularity}, R {experts.expansion}, {experts.count} of {size} ({experts.activation}), {experts.computed:g} computed a token",
+        "experts": f"{experts.routing} in {where}: E = G R = {experts.granularity} x {experts.expansion} experts of size {size} ({experts.activation}), {computed}",
+        "told": told.replace("capacity None", "dropless"),
+        "export": f"none, beyond Mixtral: {', '.join(beyond)}" if beyond else "as MixtralForCausalLM",
         "FLOPs by the scaling law": f"{law:.4g} a token, {law * tokens:.3g} in all: (12 D^2 6 + D E 14) a block, d_ff taken as 4 D, attention and vocabulary left out",
     }  # fmt: skip

@@ -30,7 +30,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ExpertSettings(Section):
@@ -40,20 +40,21 @@ class ExpertSettings(Section):
     """
 
     routing: Literal["token_choice", "expert_choice", "mixture_of_tokens", "threshold"] | None = setting(
-        None, "who goes where; threshold makes slices of a dense model (DSMoE)"
+        None,
+        "who goes where; threshold: slices of a dense layer (DSMoE), of --init's or of random ones, all computed in training",
     )
-    granularity: int | None = setting(None, "G = mlp_size / size of an expert; default 1", ge=1)
-    expansion: int | None = setting(None, "R, times the parameters of the dense layer; default 8", ge=1)
+    granularity: int | None = setting(None, "G = mlp_size / size of an expert; default 1 (threshold: 8)", ge=1)
+    expansion: int | None = setting(None, "R, times the parameters of the dense layer; default 8 (threshold: 1)", ge=1)
     active: int | None = setting(None, "experts that a token goes to, or on average; default: granularity", ge=1)
-    every: int | None = setting(None, "every n-th layer has experts; default: each", ge=1)
+    every: int | None = setting(None, "the last of every n layers has experts (2: layers 1, 3, 5); default: each", ge=1)
     layers: Layers | None = setting(None, "or these layers, counted from 0: 1,3,5")
     activation: Literal["swiglu", "relu", "gelu"] | None = setting(
         None, "of an expert; relu and gelu have two matrices, not three; default swiglu"
     )
     capacity: float | None = setting(
         None,
-        "token_choice: times the mean load that an expert takes at most in training; default: all (dropless)",
-        gt=0,
+        "token_choice: times the mean load that an expert takes at most in training; default 0: all (dropless)",
+        ge=0,
     )
     renormalise: bool | None = setting(
         None, "token_choice: weights of a token add up to 1; default: with 2 or more active"
@@ -209,7 +210,7 @@ def _flags(section: type[BaseModel], prefix: str, panel: str) -> list[tuple[str,
                 if described["annotation"] is bool:
                     described["annotation"] = Literal["yes", "no"]
                 values = choices(described["annotation"])
-                described["metavar"] = "KIND" if values else "X"
+                described["metavar"] = "<kind>" if values else f"<{described['annotation'].__name__}>"
                 described["help"] = (f"{', '.join(values)}: " if values else "") + str(info.description)
             listed.append((prefix + name, described))
     return listed

@@ -53,7 +53,6 @@ REFUSED = {
     "odd head": (["--model.head-size", "5"], "--model.head_size"),
     "batch": (["--batch.size", "3", "--batch.micro", "2"], "batch.size 3: not a multiple of batch.micro 2 x 1 data ranks"),
     "large batch": (["--batch.size", "4000"], "are less than one batch of 4000; take a smaller --batch.size"),
-    "ranks": (["--context-parallel", "2"], "context_parallel 2: does not divide the number of processes of this run, 1"),
     "evaluation": (["--evaluation.every", "5"], "evaluation.every: nothing to evaluate on"),
     "two evaluations": (["--evaluation.data", "BUILT", "--evaluation.holdout", "2"], "give data or holdout, not both"),
     "holdout": (["--evaluation.holdout", "4000"], "evaluation.holdout 4000: "),
@@ -63,6 +62,13 @@ REFUSED = {
     "number": (["--steps", "many"], "--steps"),
     "list": (["--fot.layers", "1,x"], "--fot.layers: Input should be a valid integer"),
 }  # fmt: skip
+
+
+def test_ranks_that_are_not_there_are_refused_and_a_dry_run_takes_them_to_be(built, tmp_path, refused, capsys):
+    words = ["train", "--data", built, "--output", tmp_path / "run", *SMALL, "--context-parallel", "2"]
+    assert "context_parallel 2: does not divide the number of processes of this run, 1" in refused(*words)
+    assert not (tmp_path / "run").exists()
+    assert run([str(word) for word in [*words, "--dry-run"]]) == 0
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -28,7 +28,7 @@ from splice.train.hf_config import beyond_mixtral, config_from_hf, config_to_hf
 from splice.train.hf_experts import parts, split
 from splice.train.hf_read import parameter_shapes, read_config, read_weights
 from splice.train.hf_write import write_model
-from splice.train.model import Llama, ModelConfig
+from splice.train.model import Llama, ModelConfig, initial
 from splice.train.parallel import World
 from splice.train.restore import load_model, weights_of
 from splice.train.rope import Rope, extend
@@ -160,6 +160,23 @@ def test_a_config_comes_back_from_its_json(config):
     assert values["model_type"] == ("mixtral" if mixtral else "splice_moe" if experts else "llama")
 
 
+def test_the_balance_loss_is_as_strong_in_transformers():
+    """Of one layer it is the same number."""
+    config = replace(BASE, layers=1, experts=replace(FINE, layers=(0,), balance=0.3))
+    model = Llama(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(initial(name, weight.shape, config, 0))
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
+    model(ids)
+    theirs = transformers.MixtralForCausalLM(transformers.MixtralConfig(**config_to_hf(config)))
+    values = model.state_dict()
+    assert not theirs.load_state_dict(values, strict=False).unexpected_keys
+    found = theirs(ids, output_router_logits=True)
+    coefficient = theirs.config.router_aux_loss_coef
+    torch.testing.assert_close(coefficient * found.aux_loss, 0.3 * model.records[0].balance, rtol=1e-5, atol=0)
+
+
 def test_what_mixtral_expresses_is_said_in_its_own_keys():
     values = config_to_hf(replace(BASE, experts=replace(FINE, balance=0.02, jitter=0.1)))
     wanted = {
@@ -168,7 +185,7 @@ def test_what_mixtral_expresses_is_said_in_its_own_keys():
         "num_local_experts": 8,
         "num_experts_per_tok": 4,
         "intermediate_size": 16,
-        "router_aux_loss_coef": 0.02,
+        "router_aux_loss_coef": 0.01,  # 2 layers, 4 active
         "router_jitter_noise": 0.1,
         "output_router_logits": False,
         "sliding_window": None,
@@ -316,7 +333,7 @@ def test_fields_that_are_absent_or_null_have_their_defaults():
         ({"num_local_experts": 16}, "num_local_experts is 16, but 8 by splice_experts; mend one of the two"),
         ({"num_experts_per_tok": ...}, "num_experts_per_tok is 2, but 4 by"),  # Mixtral's default
         ({"intermediate_size": 64}, "intermediate_size is 64, but 16 by"),
-        ({"router_aux_loss_coef": 0.5}, "router_aux_loss_coef is 0.5, but 0.01 by"),
+        ({"router_aux_loss_coef": 0.5}, "router_aux_loss_coef is 0.5, but 0.005 by"),
         ({"splice_experts": []}, r"splice_experts is \[\], not the fields"),
         ({"model_type": "splice_moe"}, "intermediate_size is 16, but 64 by"),
         (

@@ -51,7 +51,7 @@ class Experts:
     @property
     def alone(self) -> bool:
         """Whether a token's output depends on its own text alone."""
-        return self.routing not in ACROSS_ROWS or (self.routing == "mixture_of_tokens" and self.group == 1)
+        return self.routing not in ACROSS_ROWS or self.group == 1
 
     @property
     def matrices(self) -> int:

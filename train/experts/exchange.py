@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.tensor import DTensor
 
-from ..kernels import Schedule, schedule
+from ..kernels import Schedule, combine, gather, schedule
 
 if TYPE_CHECKING:
     from .weights import ExpertWeights
@@ -44,24 +44,15 @@ class Exchange:
         dist.all_to_all_single(theirs, load, group=self.group)
         theirs = theirs.view(self.size, -1)
         sent, got = load.view(self.size, -1).sum(1).tolist(), theirs.sum(1).tolist()
-        tokens, entries = plan.tokens[: sum(sent)].long(), plan.entries[: sum(sent)].long()
-        rows = self._exchange(x[tokens], got, sent)
+        entries = plan.entries[: sum(sent)].long()
+        rows = self._exchange(gather(x, plan, sum(sent)), got, sent)
+        # weights travel too: applied there, their gradient needs no unweighted output here
+        given = self._exchange(weights[entries, None], got, sent).flatten()
         mine = torch.arange(theirs.shape[1], device=x.device, dtype=torch.int32).repeat(self.size)
         chosen = mine.repeat_interleave(theirs.flatten(), output_size=sum(got))
         alone = schedule(chosen, theirs.shape[1], len(rows), None, experts.backend)
-        y = experts.compute(rows, weights.new_ones(len(rows)), alone)
-        weighted = self._exchange(y, sent, got).to(weights.dtype) * weights[entries, None]
-        return weighted.new_zeros(x.shape).index_add(0, tokens, weighted).to(x.dtype)
-
-    @torch.compiler.disable
-    def each(self, x: Tensor, experts: ExpertWeights) -> Tensor:
-        """As experts.each(x), of x [E, n, D], n being the same on all ranks."""
-        e, n, d = x.shape
-        sizes = [e // self.size * n] * self.size
-        rows = self._exchange(x.flatten(0, 1), sizes, sizes).view(self.size, -1, n, d)
-        y = experts.each_alone(rows.transpose(0, 1).flatten(1, 2))  # [E / P, P n, D]
-        back = y.unflatten(1, (self.size, n)).transpose(0, 1).reshape(-1, d)
-        return self._exchange(back, sizes, sizes).view(e, n, d)
+        y = experts.compute(rows, given, alone)
+        return combine(self._exchange(y, sent, got), plan, len(x))
 
     def _exchange(self, rows: Tensor, got: list[int], sent: list[int]) -> Tensor:
         """sent[p] rows go to rank p, got[p] come from it; [n, D], in the order of ranks."""

@@ -37,8 +37,11 @@ class ExpertChoice(nn.Module):
         shares = self.gate(flat).softmax(-1)
         each = g * config.active // e  # tokens that an expert takes of a group
         # [B/g groups of rows, g, T, E] -> the best of dim 1
-        weights, rows = shares.view(b // g, g, t, e).sort(dim=1, descending=True, stable=True)
-        weights, rows = weights[:, :each], rows[:, :each]
+        grouped = shares.view(b // g, g, t, e)
+        rows = (
+            grouped.detach().sort(dim=1, descending=True, stable=True).indices[:, :each].clone()
+        )  # and the rest is gone
+        weights = grouped.gather(1, rows)
         first = torch.arange(0, b, g, device=x.device)[:, None, None, None]
         token = (first + rows) * t + torch.arange(t, device=x.device)[:, None]  # [B/g, each, T, E]
         chosen = torch.arange(e, device=x.device, dtype=torch.int32).expand(token.shape)

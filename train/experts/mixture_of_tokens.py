@@ -32,7 +32,9 @@ class MixtureOfTokens(nn.Module):
         logits = self.gate(groups)  # [n, g, E]
         weights = logits.softmax(1)
         mixed = torch.einsum("nge,ngd->end", weights.to(x.dtype), groups)
-        out = torch.einsum("nge,end->ngd", weights.to(x.dtype), self.experts.each(mixed))
+        own = torch.arange(e, device=x.device, dtype=torch.int32).repeat_interleave(len(groups))
+        y, _ = self.experts(mixed.reshape(-1, d), own, weights.new_ones(len(own)))
+        out = torch.einsum("nge,end->ngd", weights.to(x.dtype), y.view(mixed.shape))
         n = torch.full((), float(len(groups)), device=x.device)
         zero = torch.zeros_like(n)
         record = Record(

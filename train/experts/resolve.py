@@ -43,9 +43,11 @@ def resolve_experts(asked: ExpertSettings, model: ModelConfig, started: bool) ->
         return None
     _check_given(given, routing)
     if started:
-        _check_start(old, routing)
+        _check_start(old, routing, given)
     same = old is not None and old.routing == routing
-    values: dict[str, Any] = {"granularity": 1, "expansion": 1 if routing == "threshold" else 8, "activation": "swiglu"}
+    values: dict[str, Any] = {"granularity": 1, "expansion": 8, "activation": "swiglu"}
+    if routing == "threshold":
+        values |= {"granularity": 8, "expansion": 1}
     if old is not None:
         kept = (field.name for field in fields(Experts)) if same else (*SIZES, "layers")
         values |= {name: getattr(old, name) for name in kept}
@@ -61,6 +63,8 @@ def resolve_experts(asked: ExpertSettings, model: ModelConfig, started: bool) ->
                 "sizes and the layers out, they come from --init"
             )
     values |= {name: value for name, value in given.items() if name not in ("layers", "every")}
+    if not values.get("capacity", 0):
+        values["capacity"] = None
     values["routing"] = routing
     values.setdefault("layers", _layers(asked, model.layers))
     return _checked(_with_defaults(values, routing), model)
@@ -70,6 +74,8 @@ def _check_given(given: dict[str, Any], routing: Routing) -> None:
     for name in given.keys() - {"routing", "layers", "every", *SIZES, *OWN[routing]}:
         whose = " and ".join(other for other, names in OWN.items() if name in names)
         raise SpliceError(f"model.experts.{name}: {routing} has no use for it, it is for {whose}; leave it out")
+    if routing == "threshold" and given.get("granularity") == 1:
+        raise SpliceError("model.experts.granularity 1: that is one slice, the whole layer on or off; take 2 or more")
     if routing == "threshold" and given.get("expansion", 1) != 1:
         raise SpliceError(
             f"model.experts.expansion {given['expansion']}: threshold cuts the dense layer into slices and adds none; "
@@ -79,7 +85,11 @@ def _check_given(given: dict[str, Any], routing: Routing) -> None:
         raise SpliceError("model.experts: give layers or every, not both")
 
 
-def _check_start(old: Experts | None, routing: Routing) -> None:
+def _check_start(old: Experts | None, routing: Routing, given: dict[str, Any]) -> None:
+    if old is None and given.get("activation", "swiglu") != "swiglu":
+        raise SpliceError(
+            f"model.experts.activation {given['activation']}: slices of the model that --init names are swiglu, as it is; leave it out"
+        )
     if old is None and routing != "threshold":
         raise SpliceError(
             f"model.experts.routing {routing}: the model that --init names is dense, and only threshold can be made of one; leave "
@@ -108,6 +118,22 @@ def _layers(asked: ExpertSettings, count: int) -> tuple[int, ...]:
     return tuple(range(every - 1, count, every))
 
 
+def _check_kernels(settings: TrainSettings, config: ModelConfig) -> None:
+    import torch
+
+    assert config.experts is not None
+    cuda = settings.device != "cpu" and torch.cuda.is_available()
+    if settings.kernels == "triton" and not cuda:
+        raise SpliceError("kernels triton: they compute on CUDA only; leave it out, or take plain or grouped")
+    half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and cuda)
+    size, whole = config.mlp_size // config.experts.granularity, 8 if half else 4
+    if settings.kernels == "grouped" and (size % whole or config.hidden_size % whole):
+        raise SpliceError(
+            f"kernels grouped: torch's product wants rows of whole 16 bytes, and experts of {size} for {config.hidden_size} values are "
+            f"no multiples of {whole}; leave it out, or take another model.experts.granularity"
+        )
+
+
 def _with_defaults(values: dict[str, Any], routing: Routing) -> Experts:
     granularity, expansion = values["granularity"], values["expansion"]
     values.setdefault("active", granularity * expansion if routing == "threshold" else granularity)
@@ -134,8 +160,9 @@ def _checked(experts: Experts, model: ModelConfig) -> Experts:
         )
     if experts.routing == "token_choice" and experts.renormalise and active == 1:
         raise SpliceError(
-            "model.experts.renormalise: the one active expert would always have weight 1, and the router would learn nothing; "
-            "leave it out, or take --model.experts.active 2"
+            "model.experts.renormalise: the one active expert always has weight 1, and the router learns nothing; take "
+            "--model.experts.renormalise no (weights are then probabilities, another model than one to start from had), or "
+            "--model.experts.active 2"
         )
     if experts.routing == "expert_choice" and (experts.group * active % count or experts.group * active < count):
         raise SpliceError(
@@ -146,20 +173,28 @@ def _checked(experts: Experts, model: ModelConfig) -> Experts:
     return experts
 
 
-def check_experts(settings: TrainSettings, config: ModelConfig, ranks: int) -> None:
-    """Raise SpliceError where the experts and the rest of a run do not fit together."""
+def check_experts(settings: TrainSettings, config: ModelConfig, ranks: int, validation: int | None) -> None:
+    """Raise SpliceError where the experts and the rest of a run do not fit together. validation: rows to evaluate on."""
     experts, parts = config.experts, settings.expert_parallel
     if experts is None:
-        if parts > 1:
-            raise SpliceError(f"expert_parallel {parts}: the model has no experts; leave it out")
+        given = {
+            "expert_parallel": parts > 1,
+            "kernels": settings.kernels != "auto",
+            "tune_kernels": settings.tune_kernels,
+        }
+        for name in (name for name, is_given in given.items() if is_given):
+            raise SpliceError(f"{name}: the model has no experts; leave it out")
         return
-    if ranks % parts or experts.count % parts:
-        what = (
-            f"the model's {experts.count} experts"
-            if experts.count % parts
-            else f"the number of processes of this run, {ranks}"
+    _check_kernels(settings, config)
+    if experts.count % parts:
+        raise SpliceError(
+            f"expert_parallel {parts}: does not divide the model's {experts.count} experts; take a number that does"
         )
-        raise SpliceError(f"expert_parallel {parts}: does not divide {what}")
+    if ranks % parts:
+        raise SpliceError(
+            f"expert_parallel {parts}: does not divide the number of processes of this run, {ranks}; start a multiple of {parts} "
+            "with torchrun --nproc-per-node"
+        )
     replicas, size = ranks // parts, config.mlp_size // experts.granularity
     wide = 2 * size if experts.activation == "swiglu" else size
     if parts > 1 and (config.hidden_size % replicas or wide % replicas):
@@ -174,6 +209,11 @@ def check_experts(settings: TrainSettings, config: ModelConfig, ranks: int) -> N
         raise SpliceError(
             f"model.experts.group {group}: a forward pass has --batch.micro {micro} rows, which do not fill groups of {group} sequences; "
             f"take --batch.micro {group}, or a smaller --model.experts.group"
+        )
+    if validation is not None and min(validation, settings.evaluation.rows or validation) < group:
+        raise SpliceError(
+            f"evaluation: {min(validation, settings.evaluation.rows or validation)} rows are less than a group of {group}, among which "
+            f"{experts.routing} chooses; evaluate on more, or take a smaller --model.experts.group"
         )
     if settings.document_mask:
         raise SpliceError(

@@ -30,10 +30,10 @@ class Tally:
         found = torch.stack(rows).detach().double()
         self._sums = found if self._sums is None else self._sums + found
 
-    def close(self, world: World) -> tuple[dict[str, float], dict[int, dict[str, Any]]]:
-        """Figures of the step over all its layers, and of each layer; empty without experts. Begins the next step.
+    def close(self, world: World, tokens: int) -> tuple[dict[str, float], dict[int, dict[str, Any]]]:
+        """Figures of the step, of `tokens` on all ranks, over all its layers, and of each layer; empty without experts.
 
-        Shares are of assignments, entropies in nats; load: tokens that each expert computed.
+        Shares are of assignments, entropies in nats; load: tokens that each expert computed. Begins the next step.
         """
         if self._sums is None:
             return {}, {}
@@ -60,5 +60,6 @@ class Tally:
             "router_entropy": mean["entropy"],
             "balance": mean["balance"],
             "router_z": mean["z"],
+            "experts_per_token": sum(sum(layer["load"]) for layer in layers.values()) / (len(layers) * tokens),
         }
         return scalars, layers

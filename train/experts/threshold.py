@@ -19,7 +19,7 @@ from .weights import ExpertWeights
 
 
 class Threshold(nn.Module):
-    """loss: sparsity times the mean of p, the L1 norm of the gates over their number."""
+    """loss: sparsity times the L1 norm of the gates over their number, those of all layers; summed over layers, a mean."""
 
     def __init__(self, experts: Experts, hidden_size: int, mlp_size: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Threshold(nn.Module):
         mean = shares.mean()
         zero = torch.zeros_like(mean, requires_grad=False)
         record = Record(
-            loss=config.sparsity * mean,
+            loss=config.sparsity * mean / len(config.layers),
             load=load,
             dropped=(~on.any(1)).sum().float(),
             assigned=zero + len(flat),

@@ -19,8 +19,8 @@ from .weights import ExpertWeights
 class TokenChoice(nn.Module):
     """Dropless, or in training with a capacity; what an expert has no place for goes on without it.
 
-    Losses: balance, E <mean softmax, share of assignments>, at least 1 and 1 when all experts are equally likely; z, the
-    mean of logsumexp^2 (ST-MoE, arXiv:2202.08906). context: ranks that share their rows; an expert's share of assignments
+    Losses: balance, E <mean softmax, share of assignments>, which is 1 when all experts are equally likely; z, the mean of
+    logsumexp^2 (ST-MoE, arXiv:2202.08906). context: ranks that share their rows; an expert's share of assignments
     is that of whole rows, its capacity that of a rank's tokens.
     """
 
@@ -37,13 +37,13 @@ class TokenChoice(nn.Module):
         n = len(flat)
         routes = route(self.gate(flat, config.jitter), config.active, config.renormalise, self.experts.backend)
         chosen = routes.experts.flatten()
-        wanted = torch.zeros(config.count, device=x.device)
-        wanted = wanted.index_add(0, chosen, wanted.new_ones(len(chosen)))  # whole numbers, exact in any order
+        wanted = None
+        if config.capacity is not None and self.training:
+            chosen, wanted = within_capacity(chosen, config.count, capacity(config, n))
+        out, load = self.experts(flat, chosen, routes.weights.flatten())
+        wanted = (load if wanted is None else wanted).float()
         if self.context is not None:
             wanted = all_reduce(wanted, "sum", self.context)
-        if config.capacity is not None and self.training:
-            chosen = within_capacity(chosen, config.count, capacity(config, n))
-        out, load = self.experts(flat, chosen, routes.weights.flatten())
         balance = config.count * (routes.mass / n * (wanted / wanted.sum())).sum()
         z = routes.square / n
         record = Record(
@@ -64,14 +64,14 @@ def capacity(experts: Experts, tokens: int) -> int:
     return math.ceil(experts.capacity * tokens * experts.active / experts.count)
 
 
-def within_capacity(chosen: Tensor, count: int, most: int) -> Tensor:
-    """chosen [S] with E for whatever comes after an expert's first `most`.
+def within_capacity(chosen: Tensor, count: int, most: int) -> tuple[Tensor, Tensor]:
+    """chosen [S] with E for whatever comes after an expert's first `most`, and how many there were of each expert, [E].
 
     First are the tokens that come first, whichever of their choices it is: were all first choices placed before the
     second ones, as in Switch, a later token could displace an earlier one, and tokens would feel their future.
     """
     order = chosen.sort(stable=True).indices
-    starts = torch.searchsorted(chosen[order], torch.arange(count, device=chosen.device, dtype=chosen.dtype))
+    starts = torch.searchsorted(chosen[order], torch.arange(count + 1, device=chosen.device, dtype=chosen.dtype))
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=chosen.device)
-    return torch.where(place - starts[chosen.long()] < most, chosen, count)
+    return torch.where(place - starts[chosen.long()] < most, chosen, count), starts.diff()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Backend, Schedule, experts, schedule
-from ..kernels.plain import activate
 from .config import Experts
 
 if TYPE_CHECKING:
@@ -53,12 +52,3 @@ class ExpertWeights(nn.Module):
 
     def compute(self, x: Tensor, weights: Tensor, plan: Schedule) -> Tensor:
         return experts(x, *self.matrices(x.dtype), weights, plan, self.activation, self.backend)
-
-    def each(self, x: Tensor) -> Tensor:
-        """Every expert on its own tokens: [E, n, D] of x [E, n, D]."""
-        return self.each_alone(x) if self.exchange is None else self.exchange.each(x, self)
-
-    def each_alone(self, x: Tensor) -> Tensor:
-        """The same of the experts that are held here."""
-        up, down = self.matrices(x.dtype)
-        return activate(x @ up.transpose(1, 2), self.activation) @ down.transpose(1, 2)

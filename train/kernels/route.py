@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import plain
-from .backend import Backend, default_backend
+from .backend import Backend, kernels_of
 
 
 class Routes(NamedTuple):
@@ -27,7 +27,7 @@ class Routes(NamedTuple):
 
 def route(logits: Tensor, k: int, renormalise: bool, backend: Backend | None = None) -> Routes:
     """Routes of logits float32 [T, E]. renormalise: the k probabilities of a token are divided by their sum."""
-    name = "triton" if (backend or default_backend(logits.device)) == "triton" else "plain"
+    name = kernels_of(backend, logits.device)
     return Routes(*torch.ops.splice.route(logits.contiguous(), k, renormalise, name))
 
 

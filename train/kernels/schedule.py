@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import plain
-from .backend import Backend, default_backend
+from .backend import Backend, kernels_of
 
 
 class Schedule(NamedTuple):
@@ -39,8 +39,7 @@ def schedule(
     tokens: T. token: int32 [S], the token of each assignment; without it each has S / T, one token after the other.
     No host synchronisation on CUDA; the same assignments give the same schedule, always.
     """
-    backend = backend or default_backend(experts.device)
-    name = "triton" if backend == "triton" else "plain"
+    name = kernels_of(backend, experts.device)
     return Schedule(*torch.ops.splice.schedule(experts.flatten(), token, count, tokens, name))
 
 

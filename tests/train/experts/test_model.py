@@ -120,6 +120,17 @@ def test_recomputed_activations_change_nothing(jitter, randomised):
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
 
 
+def test_recomputation_takes_the_routes_that_were_taken(randomised, monkeypatch):
+    from splice.train.kernels import plain
+
+    seen, route = [], plain.route
+    monkeypatch.setattr(plain, "route", lambda *a: seen.append(a) or route(*a))
+    model = make(ROUTINGS["token choice"], randomised).train()
+    model.recompute = True
+    model(ids_of(2, 32), ids_of(2, 32, 1)).backward()
+    assert len(seen) == 3  # once a layer
+
+
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("activation", ["swiglu", "gelu"])
 @pytest.mark.parametrize("tied", [True, False])
@@ -148,6 +159,7 @@ def test_experts_of_any_granularity_cost_what_the_dense_layer_does():
         assert flops_per_token(config, 32) == flops_per_token(DENSE, 32) + 6 * routers
     mixed = replace(DENSE, experts=Experts("mixture_of_tokens", 4, 8, (0,), 4, group=8))
     assert mixed.active_parameters == DENSE.parameters + 32 * 32
+    assert flops_per_token(mixed, 32) == flops_per_token(DENSE, 32) + 6 * 3 * 32 * 32  # controller, mixing and back
     assert "6 N" in CONVENTION
 
 
@@ -161,7 +173,10 @@ def test_memory_of_experts_is_x_and_h():
     config = replace(DENSE, mlp_size=64, experts=Experts("token_choice", 4, 2, (0, 1, 2), 4))
     dense = memory_bytes(replace(DENSE, mlp_size=64), 1, 32, 1, 4, False, 1)
     found = memory_bytes(config, 1, 32, 1, 4, False, 1)
-    assert dense["activations"] - found["activations"] == 4 * 32 * 3 * 64  # H has two of three
+    logits = 4 * 32 * 3 * 8
+    assert dense["activations"] - found["activations"] + logits == 4 * 32 * 3 * 64  # H has two of three
+    shared = memory_bytes(config, 1, 32, 2, 4, False, 1, expert_size=2)
+    assert shared["activations"] - found["activations"] == 4 * 32 * 3 * 4 * 32  # tokens from the other rank
     assert found["weights, gradients, moments"] == 16 * config.parameters
     assert found["experts at work"] == 4 * 32 * (4 * 32 + 2 * 64 + 2 * 64)
 
@@ -177,6 +192,29 @@ def test_first_weights_of_experts_are_cut_normals_of_a_tenth_over_the_fan_in():
         assert drawn.std().item() == pytest.approx(0.8796 * std, rel=0.02)  # what cutting at two leaves of it
     assert initial("model.layers.0.mlp.norm.bias", torch.Size((8,)), DENSE, 0).eq(0).all()
     assert initial("model.layers.0.mlp.norm.weight", torch.Size((8,)), DENSE, 0).eq(1).all()
+
+
+def test_no_copy_of_the_tokens_is_kept_for_the_router(randomised):
+    """X and H, in their own dtype, and what is small: logits, weights, the schedule."""
+    layer = make(ROUTINGS["token choice"], randomised).model.layers[0].mlp
+    x, kept = torch.randn(4, 32, 32, dtype=torch.bfloat16, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        layer(x)
+    of_tokens = {(t.dtype, tuple(t.shape)) for t in kept if t.numel() >= x.numel()}
+    weights = {(torch.bfloat16, (8, 24, 32)), (torch.bfloat16, (8, 32, 12))}
+    assert of_tokens - weights <= {(torch.bfloat16, (128, 32)), (torch.bfloat16, (4 * 128, 24))}
+
+
+@pytest.mark.parametrize("name", ["expert choice", "mixture of tokens"])
+def test_an_evaluation_is_of_whole_groups(name, randomised):
+    """Copies of the last row, which fill up its last batch, meet no row that counts."""
+    from splice.train.evaluate import evaluated
+
+    experts = ROUTINGS[name]
+    assert evaluated(11, None, experts) == 11 - 11 % experts.group
+    assert evaluated(11, 6, experts) == 6 - 6 % experts.group
+    assert evaluated(11, 6, replace(experts, group=1)) == evaluated(11, 6, None) == 6
+    assert evaluated(11, None, ROUTINGS["token choice"]) == 11
 
 
 def test_a_compiled_block_has_no_break(randomised):

@@ -97,7 +97,12 @@ def test_a_run_tells_what_its_experts_did(finished):
     shares = [layer["dropped"] for layer in told[0]["layers"].values()]
     assert steps[1]["dropped"] == pytest.approx(sum(shares) / len(shares))
     assert steps[1]["dead_experts"] == sum(layer["dead"] for layer in told[0]["layers"].values())
+    assert steps[1]["experts_per_token"] == pytest.approx(
+        sum(sum(layer["load"]) for layer in told[0]["layers"].values()) / len(experts.layers) / tokens
+    )
     about = json.loads((output / "run.json").read_text())
+    assert about["experts"]["active"] == experts.active
+    assert about["flops_per_token_by_the_scaling_law"] > 0
     assert about["active_parameters"] <= about["parameters"]
 
 
@@ -211,8 +216,7 @@ def torchrun(data, output, processes=2, **changes):
     [
         ("token_choice", {"expert_parallel": 2, "context_parallel": 2, "recompute": True, "batch__micro": 2}),
         ("switch", {}),
-        ("mixture_of_tokens", {"expert_parallel": 2, "batch__size": 8}),
-        ("token_choice", {"expert_parallel": 2, "processes": 4, "batch__size": 8}),
+        ("mixture_of_tokens", {"expert_parallel": 2, "processes": 4, "batch__size": 16}),
     ],
     ids=str,
 )
@@ -249,7 +253,9 @@ def test_dry_run_says_what_experts_cost(built, tmp_path, capsys, monkeypatch):
     embedding = 2 * 32 * int(vocabulary.replace(",", ""))
     assert f"{dense + routers + 2 * 3 * 32 * 64 + embedding:,}" in said  # R = 2
     assert f"{dense + routers + embedding:,}" in said  # active
-    assert "token_choice in every layer: G 4, R 2, 8 of 16 (swiglu), 4 computed a token" in said
+    assert "token_choice in every layer: E = G R = 4 x 2 experts of size 16 (swiglu), 4 computed for a token" in said
+    assert "active 4, dropless, renormalise True, balance 0.01, z 0.001, jitter 0.0" in said
+    assert "as MixtralForCausalLM" in said
     assert f"{2 * (12 * 32**2 * 6 + 32 * 8 * 14):.4g} a token" in said
     assert "experts at work" in said
     assert not (tmp_path / "run").exists()
@@ -262,9 +268,11 @@ REFUSED = {
     "no layer": ({"layers": "-1"}, "model.experts.layers: no layer -1"),
     "every": ({"every": 3}, "model.experts.every 3: the model has only 2 layers"),
     "both": ({"every": 2, "layers": "1"}, "give layers or every, not both"),
-    "switch": ({"active": 1, "renormalise": "yes"}, "the one active expert would always have weight 1"),
+    "switch": ({"active": 1, "renormalise": "yes"}, "the one active expert always has weight 1"),
     "another routing's": ({"group": 4}, "model.experts.group: token_choice has no use for it, it is for expert_choice and mixture_of_tokens"),
     "no routing": ({"routing": None}, "the model has no expert layers; choose a routing with --model.experts.routing"),
+    "infinite": ({"capacity": "inf"}, "--model.experts.capacity: Input should be a finite number"),
+    "infinite loss": ({"balance": "inf"}, "--model.experts.balance: Input should be a finite number"),
     "bound": ({"jitter": 1}, "--model.experts.jitter: Input should be less than 1"),
     "routing": ({"routing": "hash"}, "hash"),
 }  # fmt: skip
@@ -276,9 +284,14 @@ REFUSED_ROUTINGS = {
     "documents of mixtures": ("mixture_of_tokens", {"document_mask": True}, "so documents would meet in the experts"),
     "negatives": ("expert_choice", {"fot__layers": "1", "fot__local_context": 32, "fot__cross_batch_range": 4}, "fot.cross_batch_range 4: memory layers see ends of other rows"),
     "expansion": ("threshold", {"model__experts__expansion": 2}, "threshold cuts the dense layer into slices and adds none"),
-    "ranks": ("token_choice", {"expert_parallel": 2}, "expert_parallel 2: does not divide the number of processes of this run, 1"),
-    "no experts": (None, {"expert_parallel": 2}, "expert_parallel 2: the model has no experts"),
-    "kernels": ("token_choice", {"kernels": "triton", "device": "cpu", "dry_run": None}, "kernels triton: compute on CUDA only"),
+    "ranks": ("token_choice", {"expert_parallel": 2, "dry_run": None}, "does not divide the number of processes of this run, 1; start a multiple of 2 with torchrun"),
+    "more ranks": ("token_choice", {"expert_parallel": 3, "batch__size": 12}, "expert_parallel 3: does not divide the model's 8 experts"),
+    "no experts": (None, {"expert_parallel": 2, "batch__micro": 2}, "expert_parallel: the model has no experts; leave it out"),
+    "no kernels": (None, {"kernels": "grouped"}, "kernels: the model has no experts; leave it out"),
+    "kernels": ("token_choice", {"kernels": "triton", "device": "cpu"}, "kernels triton: they compute on CUDA only"),
+    "rows of grouped": ("token_choice", {"kernels": "grouped", "model__experts__granularity": 32}, "kernels grouped: torch's product wants rows of whole 16 bytes"),
+    "one slice": ("threshold", {"model__experts__granularity": 1}, "that is one slice, the whole layer on or off"),
+    "evaluation": ("expert_choice", {"evaluation__holdout": 4, "evaluation__rows": 3}, "evaluation: 3 rows are less than a group of 4"),
 }  # fmt: skip
 
 
@@ -299,6 +312,7 @@ STARTS = {
     "dense": (None, {"routing": "token_choice"}, "the model that --init names is dense, and only threshold can be made of one"),
     "another routing": ("token_choice", {"routing": "expert_choice"}, "the model that --init names has token_choice, and of routings only"),
     "another size": ("token_choice", {"granularity": 8}, "another shape than the model that --init names: granularity 8 (the model has 4)"),
+    "activation": (None, {"routing": "threshold", "activation": "relu"}, "slices of the model that --init names are swiglu"),
     "layers": ("token_choice", {"every": 2}, "its layers are given; leave the sizes and the layers out"),
 }  # fmt: skip
 
@@ -328,6 +342,32 @@ def test_what_is_no_size_may_change_with_a_start(starts, built, tmp_path):
     assert train(built, tmp_path / "run", None, init=start, steps=1, **sizes, **changes) == 0
     found = read_config(tmp_path / "run" / "step-000001").experts
     assert (found.capacity, found.active, found.balance, found.granularity, found.z) == (1.5, 2, 0.1, 4, 1e-3)
+    start, changes = tmp_path / "run" / "step-000001", {"model__experts__capacity": 0}
+    assert train(built, tmp_path / "dropless", None, init=start, steps=1, **sizes, **changes) == 0
+    assert read_config(tmp_path / "dropless" / "step-000001").experts.capacity is None
+
+
+def test_another_expert_setting_is_no_resumption(starts, built, tmp_path, capsys):
+    shutil.copytree(starts / "token_choice", tmp_path / "run")
+    assert train(built, tmp_path / "run", resume=True, steps=1, model__experts__z=0.5) == 2
+    assert "model.experts.z: 0.001 there, 0.5 here" in capsys.readouterr().err
+
+
+def test_context_ranks_belong_to_a_run_whose_noise_or_capacity_they_share(built, tmp_path):
+    from splice.train.plan import make_plan
+    from splice.train.settings import resolve
+
+    def identity(**experts):
+        given = {name: value for name, value in TINY.items() if not name.startswith("log")}
+        given = {name.replace("-", "_"): value for name, value in given.items()} | {
+            "data": built,
+            "output": tmp_path / "run",
+        }
+        given |= {f"model.experts.{name}": value for name, value in ({"routing": "token_choice"} | experts).items()}
+        return make_plan(resolve(given | {"context_parallel": 2}, None), 2).identity
+
+    assert identity(capacity=1.0)["context_parallel"] == identity(jitter=0.1)["context_parallel"] == 2
+    assert "context_parallel" not in identity()
 
 
 def test_the_readmes_configuration_is_one(tmp_path, built, capsys, monkeypatch):
@@ -335,4 +375,4 @@ def test_the_readmes_configuration_is_one(tmp_path, built, capsys, monkeypatch):
     config = Path(__file__).parents[3] / "configs" / "train" / "moe_tiny.yaml"
     words = ["train", "--config", str(config), "--data", str(built), "--output", str(tmp_path / "run"), "--dry-run"]
     assert run([*words, "--batch.size", "4", "--evaluation.holdout", "1"]) == 0
-    assert "G 4, R 4, 16 of 88" in capsys.readouterr().out
+    assert "4 x 4 experts of size 88" in capsys.readouterr().out

@@ -107,7 +107,9 @@ def route_kernel(
     live = token < tokens
     share, log_share, lse = softmax(logits, token, column, tokens, count, stride_t, stride_e)
 
-    tl.store(mass + block * count + column, tl.sum(tl.where(live[:, None], share, 0.0), 0), mask=column < count)
+    tl.store(
+        mass + block.to(tl.int64) * count + column, tl.sum(tl.where(live[:, None], share, 0.0), 0), mask=column < count
+    )
     tl.store(square + block, tl.sum(tl.where(live, lse * lse, 0.0), 0))
     surprise = tl.where(live[:, None] & (share > 0), -log_share, 0.0)
     tl.store(entropy + block, tl.sum(tl.sum(share * surprise, 1), 0))
