@@ -69,6 +69,9 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
 	$(BIN)/python bench/train.py --json bench/results/train.json
 	$(BIN)/python bench/eval.py --json bench/results/eval.json
+	$(BIN)/python bench/experts.py --whole --kernels --json bench/results/experts.json --figure docs/experts.png
+	test -f demo/stdlib/manifest.json || $(MAKE) --no-print-directory demo
+	$(BIN)/python bench/moe_quality.py --json bench/results/moe_quality.json
 	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:

@@ -333,7 +333,7 @@ def whole(device: torch.device, rounds: int) -> dict[str, Any]:
 def compiled() -> list[dict[str, Any]]:
     from splice.train.kernels.gpu.compile import Shape, compile_all
 
-    shapes = [Shape(tokens, 1024, 4096 // g, 8 * g, g) for tokens in (8192, 512) for g in (1, 16)]
+    shapes = [Shape(tokens, 1024, 4096 // g, 8 * g, g) for tokens in (8192, 512, 64) for g in (1, 16)]
     rows = []
     for kernel in compile_all(shapes):
         about = asdict(kernel)
@@ -357,6 +357,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
     a = parser.parse_args()
+    for size, granularity in ((size, g) for size in a.sizes for g in a.granularities):
+        if 4 * size % granularity or 4 * size // granularity % 8:
+            parser.error(f"granularity {granularity}: d_ff / G = {4 * size} / {granularity} must be a multiple of 8")
+    if min(*a.tokens, a.rounds, *a.expansions) < 1:
+        parser.error("tokens, rounds and expansions are 1 or more")
     device = torch.device("cuda" if cuda else "cpu")
     dtype = torch.bfloat16 if cuda else torch.float32
     result: dict[str, Any] = {
@@ -450,7 +455,10 @@ def show_whole(models: dict[str, Any]) -> None:
 
 def show_kernels(rows: list[dict[str, Any]]) -> None:
     """Those that multiply; the others are in the JSON. A kernel that several shapes share stands once."""
-    table = Table("kernel", title="bfloat16, D 1,024, R 8, compiled without a GPU")
+    table = Table(
+        "kernel",
+        title="bfloat16, D 1,024, R 8, whatever is timed; compiled without a GPU. product: down, then dX; outer: d_down, d_up",
+    )
     for name in (
         "shape",
         "target",
