@@ -18,8 +18,10 @@ from splice.settings import choices, read_config
 
 
 def _split(value: Any) -> Any:
-    """ "6,9" of the command line is a list."""
-    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    """ "6,9" of the command line is a list, and so is one number."""
+    if isinstance(value, str):
+        return [part for part in value.split(",") if part.strip()]
+    return [value] if isinstance(value, int) else value
 
 
 Layers = Annotated[list[int], BeforeValidator(_split)]

@@ -370,6 +370,13 @@ def test_context_ranks_belong_to_a_run_whose_noise_or_capacity_they_share(built,
     assert "context_parallel" not in identity()
 
 
+def test_layers_of_a_file_are_a_list_a_number_or_words():
+    from splice.train.settings import TrainSettings
+
+    for value, wanted in ((1, [1]), ([1, 3], [1, 3]), ("1,3", [1, 3])):
+        assert TrainSettings.model_validate({"model": {"experts": {"layers": value}}}).model.experts.layers == wanted
+
+
 def test_the_readmes_configuration_is_one(tmp_path, built, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     config = Path(__file__).parents[3] / "configs" / "train" / "moe_tiny.yaml"
