@@ -175,7 +175,8 @@ def interrupted_once() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) is interrupt:  # else the process is ending, and the other one may still come
+            signal.signal(signal.SIGINT, before)
 
 
 def make_plan(model: Model, task: Task, name: str, settings: Any, loaded: Loaded) -> dict[str, Any]:

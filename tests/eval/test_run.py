@@ -209,7 +209,7 @@ def test_interrupted(llama, tmp_path, whom):
         time.sleep(0.02)
     (os.killpg if whom == "group" else os.kill)(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert "interrupted. What was asked is kept" in " ".join(said.split())
     assert "Traceback" not in said
     kept = Samples(samples.parent)
