@@ -12,7 +12,8 @@ class Record(NamedTuple):
 
     loss: the router's losses by their weights, a mean over tokens. load: [E], tokens that each expert computed.
     dropped: assignments beyond an expert's capacity, or tokens that no expert took. assigned: assignments there would be
-    with none dropped. entropy: the mean of the router's distributions, nats. balance, z: the losses without weights.
+    with none dropped. entropy: the mean of the router's distributions, nats. balance, z: the losses without weights; of
+    threshold, the mean of the gates and 0.
     """
 
     loss: Tensor

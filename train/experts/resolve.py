@@ -95,10 +95,8 @@ def _check_start(old: Experts | None, routing: Routing, given: dict[str, Any]) -
             f"model.experts.routing {routing}: the model that --init names is dense, and only threshold can be made of one; leave "
             "--init out to begin with random experts"
         )
-    if old is not None and routing not in (
-        old.routing,
-        "token_choice" if old.routing == "mixture_of_tokens" else old.routing,
-    ):
+    transition = old is not None and (old.routing, routing) == ("mixture_of_tokens", "token_choice")
+    if old is not None and routing != old.routing and not transition:
         raise SpliceError(
             f"model.experts.routing {routing}: the model that --init names has {old.routing}, and of routings only mixture_of_tokens "
             "can change, to token_choice; leave it out"

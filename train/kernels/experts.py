@@ -64,20 +64,8 @@ def _experts(
 
 
 @_experts.register_fake
-def _(
-    x: Tensor,
-    up: Tensor,
-    down: Tensor,
-    weights: Tensor,
-    offsets: Tensor,
-    entries: Tensor,
-    tokens: Tensor,
-    rows: Tensor,
-    slots: Tensor,
-    activation: str,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(len(entries), up.shape[1])
+def _(x: Tensor, up: Tensor, down: Tensor, weights: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(len(weights), up.shape[1])
 
 
 @torch.library.custom_op("splice::experts_backward", mutates_args=())
@@ -106,19 +94,7 @@ def _backward(
 
 @_backward.register_fake
 def _(
-    d_out: Tensor,
-    x: Tensor,
-    h: Tensor,
-    up: Tensor,
-    down: Tensor,
-    weights: Tensor,
-    offsets: Tensor,
-    entries: Tensor,
-    tokens: Tensor,
-    rows: Tensor,
-    slots: Tensor,
-    activation: str,
-    backend: str,
+    d_out: Tensor, x: Tensor, h: Tensor, up: Tensor, down: Tensor, weights: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.empty_like(x), torch.empty_like(up), torch.empty_like(down), torch.empty_like(weights)
 
