@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from splice.errors import BuildFailed, SpliceError
-from splice.task import Task, failure_of, leave_reason, run_task
+from splice.task import Task, failure_of, forget_failures, leave_reason, receipts, run_task
 
 from .processes import TaskProcesses
 
@@ -56,8 +56,7 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
 
     Raises SpliceError (the task's own, or BuildFailed with task, host and cause) when any of them failed.
     """
-    for task in tasks:
-        task.error.unlink(missing_ok=True)
+    forget_failures(tasks)
     try:
         if len(tasks) == 1 and runs_here(options):  # a pipeline would only add its quarter of a second
             _run_task(tasks[0], threads)
@@ -74,7 +73,7 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
     failure = failure_of(tasks)
     if failure is not None:
         raise failure
-    lost = [task for task in tasks if not task.marker.exists()]
+    lost = [task for task, receipt in zip(tasks, receipts(tasks), strict=True) if receipt is None]
     if lost:
         raise BuildFailed(
             f"the runner ended without an error, but {len(lost)} of {len(tasks)} tasks left no receipt "

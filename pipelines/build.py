@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from splice.errors import SpliceError
-from splice.files import TEMPORARY, check_writable, sweep
+from splice.files import check_writable, sweep
 from splice.lock import locked
 from splice.report import REPORT
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.stages.tokenizer import receipt_path
+from splice.storage import TEMPORARY, is_remote, location, names, remove
 from splice.tokenizer_files import SIDE_FILES
 
 from .beam import load_beam, local_processes
@@ -51,8 +52,8 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     options: Beam's (see runner_options); processes: where tasks that hold the GIL run.
     """
     assert settings.output is not None
-    output = settings.output.absolute()
-    work = (settings.work or output / "work").absolute()
+    output = _absolute(settings.output)
+    work = _absolute(settings.work) if settings.work else output / "work"
     started = time.monotonic(), cpu_seconds()
     listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
     load_beam()
@@ -71,12 +72,11 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     check_writable(work, "--work")
     with ExitStack() as stack:
         claim(settings, directories["write"], output, write=False)  # a refusal leaves nothing behind
-        stack.enter_context(locked(output))
-        if work != output:
-            stack.enter_context(locked(work))
+        held = [stack.enter_context(locked(place)) for place in dict.fromkeys((output, work))]
         claim(settings, directories["write"], output, write=True)
-        for leftover in output.glob(f"{TEMPORARY}*"):
-            leftover.unlink()
+        for leftover in names(output):
+            if leftover.startswith(TEMPORARY):
+                remove(output / leftover)
         manifest = finished(output, directories["write"])
         if manifest is not None:
             console.print(f"{output}: complete already, nothing to do")
@@ -85,7 +85,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
             sweep(directory)
         stack.enter_context(local_processes(processes))
-        run = Run(settings, options, console, processes)
+        run = Run(settings, options, console, processes, held)
         run.stages["prepare"] = StageTime(time.monotonic() - started[0], run.cpu_seconds() - started[1], 1, False)
         if settings.worker_count > 1:  # half a second of imports, while processes read and this one waits
             threading.Thread(target=import_engines, args=(settings,), daemon=True).start()
@@ -93,15 +93,20 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
             ingested = ingest(run, units, contamination, directories["ingest"])
             tokens, graph = tokenise_and_link(run, ingested, encoder, directories)
         except SpliceError as refusal:
-            if refusal.exit_code == SpliceError.exit_code and not (output / "data").exists():
-                (output / "build.json").unlink(missing_ok=True)  # the output is free for what the user mends
+            if refusal.exit_code == SpliceError.exit_code and not names(output / "data"):
+                remove(output / "build.json")  # the output is free for what the user mends
             raise
         plans = plan(run, ingested, tokens, graph, directories)
         shards = write(run, ingested, tokens, plans, directories, output)
-        (output / REPORT).unlink(missing_ok=True)  # of shards that are gone
+        remove(output / REPORT)  # of shards that are gone
         manifest = finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
         leave_report(output, console)
         return manifest
+
+
+def _absolute(place: str) -> Path:
+    path = location(place)
+    return path if is_remote(path) else path.absolute()
 
 
 def import_engines(settings: BuildSettings) -> None:

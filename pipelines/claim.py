@@ -8,6 +8,7 @@ from typing import Any
 from splice.errors import SpliceError
 from splice.files import LOCK, TEMPORARY, read_json, write_json
 from splice.settings import BuildSettings
+from splice.storage import names
 from splice.store.manifest import MANIFEST, shards_are_whole
 
 
@@ -20,8 +21,7 @@ def claim(settings: BuildSettings, build_directory: Path, output: Path, write: b
     }
     held = read_json(path)
     if held is None:
-        present = [p.name for p in output.iterdir()] if output.is_dir() else []
-        strange = [n for n in present if n not in ("work", LOCK) and not n.startswith(TEMPORARY)]
+        strange = [n for n in sorted(names(output)) if n not in ("work", LOCK) and not n.startswith(TEMPORARY)]
         if strange:
             raise SpliceError(f"{output}: not empty (holds {strange[0]}) and no build of splice; give another --output")
         if write:

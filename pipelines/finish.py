@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from splice.errors import BuildFailed
 from splice.files import link_or_copy, replacing, write_json
 from splice.ledger import imbalances, make_ledger
 from splice.report import REPORT, write_report
+from splice.storage import local, names, remove
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt
 
@@ -84,13 +84,13 @@ def finish(
         },
     }
     write_json(output / MANIFEST, manifest, sync=True)
-    shutil.rmtree(output / ".write", ignore_errors=True)
+    remove(output / ".write")
     return manifest
 
 
 def leave_report(output: Path, console: Console) -> None:
     """Write the dataset's report unless it is there. A dataset is complete without: what goes wrong here is only said."""
-    if (output / REPORT).exists():
+    if REPORT in names(output):
         return
     try:
         write_report([output], output / REPORT)
@@ -106,24 +106,24 @@ def leave_report(output: Path, console: Console) -> None:
 def _refused(directory: Path) -> Counter[tuple[str, str]]:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(directory / "assign" / "refused.parquet", columns=["source", "reason"])
+    table = pq.read_table(local(directory / "assign" / "refused.parquet"), columns=["source", "reason"])
     return Counter(zip(table.column("source").to_pylist(), table.column("reason").to_pylist(), strict=True))
 
 
 def _keep(source: Path, target: Path) -> None:
     """Link every file of `source` into `target`, which then holds these and nothing else."""
-    names = {path.name for path in source.iterdir()} if source.is_dir() else set()
-    for stale in target.iterdir() if target.is_dir() else ():
-        if stale.name not in names and stale.name != "refused.parquet":
-            stale.unlink()
-    for name in sorted(names):
+    kept = names(source)
+    for stale in names(target) - kept - {"refused.parquet"}:
+        remove(target / stale)
+    for name in sorted(kept):
         link_or_copy(source / name, target / name)
 
 
 def _gather_quarantine(directory: Path, target: Path) -> None:
     with replacing(target) as temporary, open(temporary, "wb") as out:
-        for path in sorted(directory.glob("*.quarantine.jsonl")):
-            out.write(path.read_bytes())
+        for name in sorted(names(directory)):
+            if name.endswith(".quarantine.jsonl"):
+                out.write((directory / name).read_bytes())
 
 
 def _versions(encoder: bool) -> dict[str, str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splice.errors import SpliceError
-from splice.files import read_json
+from splice.files import read_jsons
 from splice.settings import BuildSettings
+from splice.storage import names
 from splice.task import Receipt, Task
 
 from .run import Stage
@@ -44,8 +45,9 @@ def check_embeddings(encoder: Located | None, directory: Path | None) -> None:
     """Raise SpliceError where the embeddings that are there already have another dimension than the encoder's."""
     if encoder is None or encoder.dimension is None or directory is None:
         return
-    for path in sorted((directory / "done").glob("embed-*.json")):
-        stored = (read_json(path) or {}).get("dimension")
+    done = sorted(name for name in names(directory / "done") if name.startswith("embed-"))
+    for receipt in read_jsons([directory / "done" / name for name in done]):
+        stored = (receipt or {}).get("dimension")
         if stored != encoder.dimension:
             raise SpliceError(
                 f"{directory}: holds embeddings of dimension {stored}, and encoder {encoder.name} gives {encoder.dimension}; "

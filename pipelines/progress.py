@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from splice.files import read_json
-from splice.task import Task
+from splice.storage import is_url
+from splice.task import Task, receipts
 
 POLL_SECONDS = 0.25
+STORE_POLL_SECONDS = 2.0  # a store is asked for a listing each time
 LINE_SECONDS = 10.0  # between lines where the output is no terminal
 
 
@@ -34,6 +35,7 @@ class StageProgress(AbstractContextManager["StageProgress"]):
         self.counts = {"documents": 0, "tokens": 0, "examples": 0}
         self._documents: Counter[str] = Counter()  # by stage: several that run together see the same documents
         self.started = time.monotonic()
+        self._poll_seconds = STORE_POLL_SECONDS if is_url(tasks[0].directory) else POLL_SECONDS
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
@@ -64,7 +66,7 @@ class StageProgress(AbstractContextManager["StageProgress"]):
             self._draw()
             return
         last = self.started
-        while not self._stop.wait(POLL_SECONDS):
+        while not self._stop.wait(self._poll_seconds):
             if time.monotonic() - last >= LINE_SECONDS:
                 last = time.monotonic()
                 self._count()
@@ -76,14 +78,14 @@ class StageProgress(AbstractContextManager["StageProgress"]):
         ]  # fmt: skip
         with Progress(*columns, console=self.console, transient=True) as bar:
             shown = bar.add_task(self.stage, total=self.total, line="")
-            while not self._stop.wait(POLL_SECONDS):
+            while not self._stop.wait(self._poll_seconds):
                 self._count()
                 bar.update(shown, completed=self.done, line=self.line())
 
     def _count(self) -> None:
         still = []
-        for task, weight in self.waiting:
-            receipt = read_json(task.marker)
+        found = receipts([task for task, _ in self.waiting])
+        for (task, weight), receipt in zip(self.waiting, found, strict=True):
             if receipt is None:
                 still.append((task, weight))
                 continue

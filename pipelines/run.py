@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from splice.files import read_json
+from splice.lock import Held
 from splice.settings import BuildSettings
-from splice.task import Receipt, Task
+from splice.task import Receipt, Task, receipts
 
 from .beam import run_tasks
 from .processes import TaskProcesses
@@ -40,12 +40,13 @@ class Stage:
 
 @dataclass
 class Run:
-    """One run of the driver: how tasks are run, and what the stages took."""
+    """One run of the driver: how tasks are run, the directories it holds, and what the stages took."""
 
     settings: BuildSettings
     options: list[str]
     console: Console
     processes: TaskProcesses
+    held: list[Held]
     stages: dict[str, StageTime] = field(default_factory=dict)
 
     def stage(self, name: str, tasks: list[Task], weights: Sequence[int], threads: int = 0) -> list[Receipt]:
@@ -53,8 +54,11 @@ class Run:
 
         weights: the work in each, for the progress. threads: what a task may use inside; 0: its share of the workers.
         """
+        for lock in self.held:
+            lock.check()
         times = self.stages.setdefault(name, StageTime())
-        todo = [(task, weight) for task, weight in zip(tasks, weights, strict=True) if read_json(task.marker) is None]
+        done = receipts(tasks)
+        todo = [(task, weight) for task, weight, r in zip(tasks, weights, done, strict=True) if r is None]
         times.tasks += len(todo)
         if todo:
             times.reused = False
@@ -65,14 +69,15 @@ class Run:
                 run_tasks(waiting, self.options, threads or max(1, workers // len(todo)))
             times.wall_seconds += time.monotonic() - wall
             times.cpu_seconds += self.cpu_seconds() - cpu
-        return [read_json(task.marker) for task in tasks]
+            done = receipts(tasks)
+        return done
 
     def together(self, stages: list[Stage]) -> dict[str, list[Receipt]]:
         """Run stages, each after those it needs, as one where there are workers to share; receipts by stage.
 
         Apart, each would leave workers idle: while one tokenizer is trained, at the last blocks of a search.
         """
-        todo = [stage for stage in stages if any(read_json(task.marker) is None for task in stage.tasks)]
+        todo = [stage for stage in stages if None in receipts(stage.tasks)]
         if self.settings.worker_count > 1 and len(todo) > 1:
             tasks = [task for stage in todo for task in stage.tasks]
             weights = [weight for stage in todo for weight in stage.weights]
@@ -80,9 +85,7 @@ class Run:
         else:
             todo = []
         return {
-            stage.name: [read_json(task.marker) for task in stage.tasks]
-            if stage in todo
-            else self.stage(stage.name, stage.tasks, stage.weights)
+            stage.name: receipts(stage.tasks) if stage in todo else self.stage(stage.name, stage.tasks, stage.weights)
             for stage in stages
         }
 

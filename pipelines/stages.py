@@ -12,6 +12,7 @@ from splice.errors import SpliceError
 from splice.files import replacing
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit
+from splice.storage import names, remove
 from splice.task import Receipt, Task
 
 from .link import Linked, link_stages, linked
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from splice.contamination import Contamination
     from splice.encoder import Located
 
+SOURCE_SETTINGS = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
+WALK_SETTINGS = ("k", "length", "order", "exhausted", "tail", "seed", "noise", "max_uses")
 TOKENISED_BYTES = 40_000  # take about as long as one search in a pack of 50,000 documents
 
 
@@ -58,9 +61,10 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
     if contamination is not None and not ngrams.exists():
         with replacing(ngrams) as temporary:
             contamination.save(temporary)
+    there = names(directory / "units")
     for number, unit in enumerate(units):  # thousands of file names each: too much to travel in a descriptor
         path = directory / "units" / f"{number:05d}.json"
-        if not path.exists():
+        if path.name not in there:
             with replacing(path) as temporary:
                 temporary.write_text(unit.to_json(), encoding="utf-8")
     args = {
@@ -90,9 +94,9 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
         for p, n, a, b, _ in cuts
     ]
     run.stage("gather", tasks, [size for *_, size in cuts])
-    for kind in ("*.arrow", "*.minhash.npy"):  # every document is in a pack or in refused.parquet
-        for leftover in (directory / "read").glob(kind):
-            leftover.unlink()
+    for name in names(directory / "read"):  # every document is in a pack or in refused.parquet
+        if name.endswith((".arrow", ".minhash.npy")):
+            remove(directory / "read" / name)
     sizes = [[size for *_, size in parts] for parts in assigned["packs"]]
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
 
@@ -206,8 +210,7 @@ def plan(
 ) -> list[Receipt]:
     """Walk every pack's graph."""
     s = run.settings
-    names = ("k", "length", "order", "exhausted", "tail", "seed", "noise", "max_uses")
-    walk = {name: getattr(s, name) for name in names}
+    walk = {name: getattr(s, name) for name in WALK_SETTINGS}
     shared = {
         "ingest": str(ingested.directory),
         "link": None if graph is None else str(directories["link"]),
@@ -261,16 +264,16 @@ def write(
         )
         for i, (a, b) in enumerate(pairwise(edges))
     ]
+    there = names(output / "data")
     for task in tasks:  # a shard that was removed by hand is written again
-        if not (output / "data" / task.args["file"]).is_file():
-            task.marker.unlink(missing_ok=True)
+        if task.args["file"] not in there:
+            remove(task.marker)
     return run.stage("write", tasks, [b - a for a, b in pairwise(edges)])
 
 
 def source_settings(settings: BuildSettings) -> SourceSettings:
     """What of the settings the sources and filters need."""
-    names = ("text_field", "id_field", "repo_field", "path_field", "max_line_bytes", "max_chars", "min_chars")
-    values = {name: getattr(settings, name) for name in names}
+    values = {name: getattr(settings, name) for name in SOURCE_SETTINGS}
     return SourceSettings(glob=tuple(settings.glob), domain_field=settings.row_domain, **values)
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import xxhash
 
 from .errors import SpliceError
+from .storage import local
 
 
 def save_arrays(
     directory: Path, file: str, format: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
 ) -> None:
     """Write the arrays, and `file` with the facts. format: raised when the files change their meaning."""
-    directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     for name, array in arrays.items():
         np.save(directory / f"{name}.npy", array, allow_pickle=False)
@@ -31,15 +31,15 @@ def save_arrays(
 
 def load_arrays(directory: Path, file: str, format: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The facts of `file`, and its arrays, memory-mapped. Raises SpliceError where a file is missing, damaged or of another format."""
-    path = Path(directory) / file
+    path = directory / file
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(local(path).read_text())
         if facts["format"] != format:
             raise SpliceError(f"{path}: format {facts['format']}, this version reads {format}; link again")
         arrays = {}
         for name, checksum in facts["checksums"].items():
-            path = Path(directory) / f"{name}.npy"
-            arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            path = directory / f"{name}.npy"
+            arrays[name] = np.asarray(np.load(local(path), mmap_mode="r", allow_pickle=False))
             if _checksum(arrays[name]) != checksum:
                 raise ValueError(f"its checksum is not the one in {file}")
         return facts, arrays

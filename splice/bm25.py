@@ -224,4 +224,4 @@ class Bm25Index:
             corpus = int(facts["corpus_documents"]), int(facts["corpus_words"])
             return cls(counts, Bm25Settings(**facts["settings"]), *corpus)
         except (ValueError, KeyError, TypeError) as error:
-            raise damaged(Path(directory) / INDEX, error) from error
+            raise damaged(directory / INDEX, error) from error

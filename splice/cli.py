@@ -146,7 +146,7 @@ def mix(
         return
     refuse_foreign(output)
     check_writable(output.absolute(), "--output")
-    paths = [part.dataset or builds[number].output for number, part in enumerate(settings.datasets)]
+    paths = [part.dataset or builds[number].output or "" for number, part in enumerate(settings.datasets)]
 
     def planned() -> tuple[list[PackedDataset], list[Taken]]:
         datasets = [PackedDataset(path) for path in paths]
@@ -168,37 +168,39 @@ def mix(
 
 @app.command()
 def validate(
-    dataset: Annotated[Path, typer.Argument(help="the --output of a build")],
+    dataset: Annotated[str, typer.Argument(help="the --output of a build")],
 ) -> None:
     """Prove the ledger, the checksums and the invariants from the files; exit 1 says what fails."""
     from rich.console import Console
 
+    from .storage import location
     from .validate import show_validation
 
-    if not show_validation(dataset, Console()):
+    if not show_validation(location(dataset), Console()):
         raise typer.Exit(1)
 
 
 @app.command()
 def inspect(
-    dataset: Annotated[Path, typer.Argument(help="the --output of a build")],
+    dataset: Annotated[str, typer.Argument(help="the --output of a build")],
     example: Annotated[int, typer.Option(help="which example, in stored order; negative counts from the end")] = 0,
 ) -> None:
     """Show one example: its documents, parents, scores, token ranges and first lines of text."""
     from rich.console import Console
 
     from .inspect import show_example
+    from .storage import location
 
-    show_example(dataset, example, Console())
+    show_example(location(dataset), example, Console())
 
 
 @app.command()
 def report(
     datasets: Annotated[
-        list[Path], typer.Argument(help="the --output of builds or mixtures; several stand side by side")
+        list[str], typer.Argument(help="the --output of builds or mixtures; several stand side by side")
     ],
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="where the page goes; default: report.html in the dataset, or here if there are several"),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="to the terminal instead")] = False,
@@ -207,14 +209,16 @@ def report(
     from rich.console import Console
 
     from .report import REPORT, show_report, write_report
+    from .storage import location
 
     console = Console()
+    places = [location(dataset) for dataset in datasets]
     if text:
-        show_report(datasets, console)
+        show_report(places, console)
         return
-    page = output or (datasets[0] if len(datasets) == 1 else Path()) / REPORT
+    page = location(output) if output else (places[0] if len(places) == 1 else Path()) / REPORT
     try:
-        write_report(datasets, page)
+        write_report(places, page)
     except OSError as error:
         raise SpliceError(f"{page}: cannot be written ({error.strerror}); name another place with --output") from None
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

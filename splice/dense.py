@@ -240,7 +240,7 @@ class DenseIndex:
         try:
             return cls(**arrays)
         except TypeError as error:
-            raise damaged(Path(directory) / INDEX, error) from error
+            raise damaged(directory / INDEX, error) from error
 
 
 _GPU_LOCK = threading.Lock()

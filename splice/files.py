@@ -10,14 +10,15 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from . import storage
 from .errors import SpliceError
+from .storage import TEMPORARY, is_remote
 
-TEMPORARY = ".tmp-"
 LOCK = ".splice.lock"  # in every output and work directory; a tree that holds one is read without it
 
 
@@ -25,10 +26,16 @@ LOCK = ".splice.lock"  # in every output and work directory; a tree that holds o
 def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success it is renamed onto `path`, on error removed.
 
-    The body may make a file or a directory there. The name is unique to the attempt, so attempts never meet.
+    The body may make a file or a directory there. The name is unique to the attempt, so attempts never meet. What goes to a
+    store is made on this machine and sent.
     sync: on disk before the rename, so that a power cut cannot leave the name without the bytes. The dataset's own
     files are; work files can be made again, and a torn one is an error that names it.
     """
+    if is_remote(path):
+        with storage.scratch(path.name) as made:
+            yield made
+            storage.send(made, path, keep=not sync)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
@@ -55,14 +62,31 @@ def write_json(path: Path, value: Any, sync: bool = False) -> None:
 
 def read_json(path: Path) -> Any | None:
     """The JSON in `path`, or None where it is absent or torn (a torn marker means: not done)."""
+    return _parsed(storage.read_all([path])[0])
+
+
+def read_jsons(paths: Sequence[Path]) -> list[Any | None]:
+    """`read_json` of several files of one directory, which a store is asked for together."""
+    if not paths or not is_remote(paths[0]):
+        return [read_json(path) for path in paths]
+    there = storage.names(paths[0].parent)  # of a thousand markers most may not be there yet
+    found = [path for path in paths if path.name in there]
+    read = dict(zip(found, storage.read_all(found), strict=True))
+    return [_parsed(read.get(path)) for path in paths]
+
+
+def _parsed(data: bytes | None) -> Any | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return None if data is None else json.loads(data)
+    except (json.JSONDecodeError, UnicodeDecodeError):
         return None
 
 
 def check_writable(directory: Path, flag: str) -> None:
     """Raise SpliceError where `directory`, which `flag` names, is not and cannot become one that can be written to."""
+    if is_remote(directory):
+        storage.check_reachable(directory, flag)
+        return
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise SpliceError(f"{there}: not a directory that can be written to; give another {flag}")
@@ -70,17 +94,20 @@ def check_writable(directory: Path, flag: str) -> None:
 
 def sweep(directory: Path) -> int:
     """Remove what killed attempts left below `directory`; the number of leftovers removed."""
+    if is_remote(directory) and directory.protocol in storage.WHOLE_AT_ONCE:
+        return 0  # nothing is ever there in part
     leftovers = [p for p in directory.rglob(f"{TEMPORARY}*") if p.exists()] if directory.is_dir() else []
     for path in leftovers:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        storage.remove(path)
     return len(leftovers)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Make `target` the same file as `source` by a hard link, or a copy on another file system."""
+    if is_remote(target):
+        storage.copy_within(source, target)
+        return
+    source = storage.local(source)
     if target.exists() and os.path.samefile(source, target):
         return  # renaming one name of a file onto another of its names does nothing, and would leave both
     with replacing(target) as temporary:

@@ -137,12 +137,12 @@ class HybridIndex:
         """Write both indexes and hybrid.json. Equal indexes give equal bytes."""
         self._bm25.save(directory)
         self._dense.save(directory)
-        (Path(directory) / "hybrid.json").write_text(json.dumps(asdict(self.settings), indent=1) + "\n")
+        (directory / "hybrid.json").write_text(json.dumps(asdict(self.settings), indent=1) + "\n")
 
     @classmethod
     def load(cls, directory: Path) -> HybridIndex:
         """Open a saved index. Raises SpliceError where a file is missing or damaged."""
-        path = Path(directory) / "hybrid.json"
+        path = directory / "hybrid.json"
         try:
             settings = HybridSettings(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError) as error:

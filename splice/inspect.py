@@ -11,6 +11,7 @@ from rich.text import Text
 
 from .errors import SpliceError
 from .report.figures import score_text
+from .storage import local_directory
 from .store import PackedDataset
 
 EXCERPT_TOKENS = 64
@@ -24,7 +25,7 @@ def show_example(path: Path, index: int, console: Console) -> None:
     if not -len(dataset) <= index < len(dataset):
         raise SpliceError(f"{path}: no example {index}; it holds {len(dataset)}, numbered from 0")
     example = dataset[index]
-    tokenizer = load_tokenizer(str(path / "tokenizer"), fast=False)
+    tokenizer = load_tokenizer(str(local_directory(dataset.path / "tokenizer")), fast=False)
     table = Table(box=None, pad_edge=False)
     for name in ("#", "parent", "score", "tokens", "of document"):
         table.add_column(name, justify="right", no_wrap=True)

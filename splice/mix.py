@@ -151,7 +151,7 @@ def _tokenizer_of(build: BuildSettings, name: str) -> tuple[str, str]:
 
 def _target(build: BuildSettings) -> Path:
     assert build.output is not None
-    return build.output
+    return Path(build.output)
 
 
 def _like(name: str, dataset: PackedDataset) -> Like:

@@ -18,6 +18,7 @@ import numpy as np
 
 from .errors import SpliceError
 from .shared import shared
+from .storage import local, location
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ def open_pack(ingest: str, number: int, parts: int, tokens: str | None = None) -
 
     Raises SpliceError where a part is missing or torn.
     """
-    batches = [open_batch(part_path(Path(ingest), number, i)) for i in range(parts)]
-    encoded = [open_batch(tokens_path(Path(tokens), number, i)) for i in range(parts)] if tokens else []
+    batches = [open_batch(part_path(location(ingest), number, i)) for i in range(parts)]
+    encoded = [open_batch(tokens_path(location(tokens), number, i)) for i in range(parts)] if tokens else []
     first = np.cumsum([0] + [batch.num_rows for batch in batches])
     return Pack(number, tuple(batches), tuple(encoded), first)
 
@@ -96,7 +97,7 @@ def open_table(path: Path) -> Any:
     import pyarrow as pa
 
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return pa.ipc.open_file(pa.memory_map(str(local(path)))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise SpliceError(
             f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
@@ -108,7 +109,7 @@ def open_batch(path: Path) -> Any:
     import pyarrow as pa
 
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        return pa.ipc.open_file(pa.memory_map(str(local(path)))).get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
         raise SpliceError(
             f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import SpliceError
 
@@ -46,8 +46,8 @@ class BuildSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sources: list[str] = setting(list, "directory trees, JSONL (.gz, .zst), Parquet, hub:NAME", "ingest", "Sources")
-    output: Path | None = setting(None, "where the dataset goes", "run", "Where")
-    work: Path | None = setting(
+    output: str | None = setting(None, "where the dataset goes: a directory, s3://, gs://, hdfs:///", "run", "Where")
+    work: str | None = setting(
         None, "packs, graph and plans, kept for other builds; default OUTPUT/work", "run", "Where"
     )
     workers: int = setting(0, "tasks at a time; 0: one per core", "run", "Where", ge=0, le=1024)
@@ -154,6 +154,11 @@ class BuildSettings(BaseModel):
     window: int = setting(256, "hybrid: best documents of each that are merged", "link", "Dense, hybrid", ge=1, le=4096)
 
     shard_tokens: int = setting(2**24, "tokens in one Parquet shard", "write", "Shards", ge=16)
+
+    @field_validator("output", "work", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @model_validator(mode="after")
     def _coherent(self) -> BuildSettings:

@@ -11,12 +11,14 @@ import json
 import os
 import socket
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import RESUME, BuildFailed, SpliceError
-from .files import read_json, write_json
+from .files import read_json, read_jsons, write_json
+from .storage import location, names, remove
 
 Receipt = dict[str, Any]
 
@@ -37,12 +39,12 @@ class Task:
     @property
     def marker(self) -> Path:
         """Where the receipt is written when the task is done."""
-        return Path(self.directory) / "done" / f"{self.stage}-{self.name}.json"
+        return location(self.directory) / "done" / f"{self.stage}-{self.name}.json"
 
     @property
     def error(self) -> Path:
         """Where a task that fails leaves its reason."""
-        return Path(self.directory) / "failed" / f"{self.stage}-{self.name}.json"
+        return location(self.directory) / "failed" / f"{self.stage}-{self.name}.json"
 
     def to_json(self) -> str:
         """One string: what a runner carries. Its coders take seconds for the same values as nested tuples."""
@@ -60,7 +62,7 @@ def run_task(task: Task, threads: int = 1) -> Receipt:
         return done
     try:
         stage = importlib.import_module(f"splice.stages.{task.stage}")
-        receipt = stage.run(task.args, Path(task.directory), threads)
+        receipt = stage.run(task.args, location(task.directory), threads)
         write_json(task.marker, receipt)
     except Exception as error:
         leave_reason(task, error)
@@ -70,8 +72,7 @@ def run_task(task: Task, threads: int = 1) -> Receipt:
 
 def failure_of(tasks: list[Task]) -> SpliceError | None:
     """The first failure that tasks left, as an error that names task, host and cause."""
-    for task in tasks:
-        reason = read_json(task.error)
+    for task, reason in zip(tasks, by_directory(tasks, "error"), strict=True):
         if reason is None or task.marker.exists():  # a later attempt may have done it
             continue
         if reason["expected"]:
@@ -83,6 +84,32 @@ def failure_of(tasks: list[Task]) -> SpliceError | None:
             f"Mend the cause. {RESUME}"
         )
     return None
+
+
+def receipts(tasks: Sequence[Task]) -> list[Receipt | None]:
+    """The receipt of each task, None of one that is not done."""
+    return by_directory(tasks, "marker")
+
+
+def by_directory(tasks: Sequence[Task], which: str) -> list[Any | None]:
+    """What the `marker` or `error` of each task holds, read directory by directory."""
+    places: dict[str, list[int]] = {}
+    for i, task in enumerate(tasks):
+        places.setdefault(task.directory, []).append(i)
+    found: list[Any | None] = [None] * len(tasks)
+    for numbers in places.values():
+        for i, value in zip(numbers, read_jsons([getattr(tasks[i], which) for i in numbers]), strict=True):
+            found[i] = value
+    return found
+
+
+def forget_failures(tasks: Sequence[Task]) -> None:
+    """Remove what earlier attempts of the tasks left of their failures."""
+    for directory in {task.directory for task in tasks}:
+        there = names(location(directory) / "failed")
+        for task in tasks:
+            if task.directory == directory and task.error.name in there:
+                remove(task.error)
 
 
 def leave_reason(task: Task, error: Exception) -> None:

@@ -98,9 +98,9 @@ class Tokenizer:
     def save(self, directory: Path) -> None:
         """The tokenizer as a directory that `load_tokenizer` and transformers load; the same bytes each time."""
         definition = self._definition
-        _write(Path(directory) / definition.filename, definition.data)
+        _write(directory / definition.filename, definition.data)
         if definition.filename == "tokenizer.json":
-            _write(Path(directory) / "tokenizer_config.json", _to_json(definition.hub_config()))
+            _write(directory / "tokenizer_config.json", _to_json(definition.hub_config()))
 
     def _in_groups(self, offsets: np.ndarray, data_of: Callable[[int, int], np.ndarray], threads: int) -> Ids:
         """Encode documents i to j at a time, `data_of(i, j)` their bytes, so that what is held beside the ids is bounded."""
@@ -213,8 +213,8 @@ def train_tokenizer(sample: Iterable[bytes], vocab_size: int, directory: Path) -
     )
     trained.train_from_iterator((document.decode("utf-8", "replace") for document in sample), trainer)
     roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "add_bos_token": True}
-    _write(Path(directory) / "tokenizer.json", trained.to_str().encode())
-    _write(Path(directory) / "tokenizer_config.json", _to_json(HUB_DEFAULTS | roles))
+    _write(directory / "tokenizer.json", trained.to_str().encode())
+    _write(directory / "tokenizer_config.json", _to_json(HUB_DEFAULTS | roles))
 
 
 def _replace(ids: np.ndarray, ends: np.ndarray, documents: np.ndarray, others: Ids) -> Ids:

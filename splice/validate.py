@@ -19,6 +19,7 @@ from rich.console import Console
 from .errors import SpliceError
 from .ledger import imbalances, make_ledger
 from .seeded import permutation
+from .storage import local, local_directory, names
 from .store import PackedDataset
 from .store.manifest import read_manifest
 from .store.shards import Example, file_sha256, read_rows, schema
@@ -106,11 +107,11 @@ class Proof:
     def checksums(self) -> str:
         """Every shard has the bytes the manifest names, and there is no other file."""
         listed = {shard["file"]: shard for shard in self.manifest["shards"]}
-        found = {p.name for p in (self.path / "data").iterdir() if not p.name.startswith(".tmp-")}
+        found = {name for name in names(self.path / "data") if not name.startswith(".tmp-")}
         if found - set(listed):
             raise Failed(f"data/{min(found - set(listed))} is not in the manifest; remove it")
         for name, shard in listed.items():
-            if file_sha256(self.path / "data" / name) != shard["sha256"]:
+            if file_sha256(local(self.path / "data" / name)) != shard["sha256"]:
                 raise Failed(f"data/{name} was changed after it was written (sha256 differs); build it again")
         return f"{len(listed)} shards, {sum(s['bytes'] for s in listed.values()):,} bytes"
 
@@ -181,7 +182,7 @@ class Proof:
         """The ledger, counted again from the files, balances and is the manifest's."""
         import pyarrow.parquet as pq
 
-        refused = pq.read_table(self.path / "documents" / "refused.parquet", columns=["source", "reason"])
+        refused = pq.read_table(local(self.path / "documents" / "refused.parquet"), columns=["source", "reason"])
         quarantined: Counter[str] = Counter(line["source"] for line in self._quarantine())
         kept: Counter[str] = Counter()
         tokenised, plans = [], []
@@ -240,7 +241,7 @@ class Proof:
         """A sample of whole documents, decoded and tokenised by the reference tokenizer, gives the stored ids."""
         from .tokenizer import load_tokenizer
 
-        tokenizer = load_tokenizer(str(self.path / "tokenizer"), fast=False)
+        tokenizer = load_tokenizer(str(local_directory(self.path / "tokenizer")), fast=False)
         if tokenizer.fingerprint != self.manifest["tokenizer"]["fingerprint"]:
             raise Failed("tokenizer/ is not the one the dataset was made with (fingerprint differs)")
         checked = unknown = 0
@@ -350,7 +351,7 @@ class Proof:
         """The examples of one shard."""
         import pyarrow.parquet as pq
 
-        file = pq.ParquetFile(self.path / "data" / name, memory_map=True)
+        file = pq.ParquetFile(local(self.path / "data" / name), memory_map=True)
         if not file.schema_arrow.equals(schema()):
             raise Failed(f"data/{name}: its columns are not those of a dataset")
         for group in range(file.num_row_groups):
@@ -376,7 +377,7 @@ class Proof:
     def _quarantine(self) -> Iterator[dict[str, Any]]:
         import json
 
-        with open(self.path / "quarantine.jsonl", encoding="utf-8") as lines:
+        with open(local(self.path / "quarantine.jsonl"), encoding="utf-8") as lines:
             yield from map(json.loads, lines)
 
     @cached_property
@@ -394,7 +395,7 @@ class Proof:
         for number, pack in enumerate(self.manifest["packs"]):
             paths = [self.path / "documents" / f"{number:05d}-{part:04d}.parquet" for part in range(pack["parts"])]
             columns = ["id", "source", "tokens"]
-            table = pa.concat_tables([pq.read_table(path, columns=columns) for path in paths])
+            table = pa.concat_tables([pq.read_table(local(path), columns=columns) for path in paths])
             if table.num_rows != pack["documents"]:
                 raise Failed(f"documents/ of pack {number}: {table.num_rows} documents listed, not {pack['documents']}")
             tables.append({name: table.column(name).to_pylist() for name in ("id", "source")})

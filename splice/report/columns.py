@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..seeded import permutation
+from ..storage import local
 from ..store import PackedDataset
 
 MOST_EXAMPLES = 1 << 16
@@ -90,7 +91,7 @@ def _read(path: Path, names: list[str], most: int) -> Any:
     """The named columns of a shard's first row groups, as many as hold `most` rows, or all."""
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, memory_map=True)
+    file = pq.ParquetFile(local(path), memory_map=True)
     rows = np.cumsum([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
     groups = min(int(np.searchsorted(rows, most)) + 1, file.num_row_groups)
     return file.read_row_groups(list(range(groups)), columns=names, use_threads=False)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpliceError
+from ..storage import is_remote, local, local_directory, location
 from ..store import PackedDataset
 from ..store.shards import Example
 from .columns import Columns, read_columns
@@ -140,8 +141,8 @@ def read_all(datasets: Sequence[Path]) -> list[Facts]:
     """The facts of each dataset, by names that tell them apart. Raises SpliceError for what is none."""
     if not datasets:
         raise SpliceError("no dataset; name the --output of a `splice build`")
-    names = distinct_names([Path(path) for path in datasets])
-    return [read_facts(Path(path), names[i], i) for i, path in enumerate(datasets)]
+    names = distinct_names([location(path) for path in datasets])
+    return [read_facts(location(path), names[i], i) for i, path in enumerate(datasets)]
 
 
 def read_facts(path: Path, name: str, place: int = 0) -> Facts:
@@ -212,13 +213,13 @@ def _document_tokens(path: Path) -> np.ndarray | None:
     found: list[np.ndarray] = []
     for table in sorted((path / "documents").glob("*.parquet")):
         if table.name != "refused.parquet" and sum(map(len, found)) < MOST_DOCUMENTS:
-            found.append(pq.read_table(table, columns=["tokens"], use_threads=False).column(0).to_numpy())
+            found.append(pq.read_table(local(table), columns=["tokens"], use_threads=False).column(0).to_numpy())
     return np.concatenate(found) if found else None
 
 
 def _first_words(path: Path, example: Example, bos_id: int | None) -> tuple[str, ...]:
     """The first tokens of the example's first documents as text; nothing where the tokenizer cannot be loaded."""
-    directory = path.resolve() / "tokenizer"
+    directory = local_directory((path if is_remote(path) else path.resolve()) / "tokenizer")
     if not directory.is_dir():
         return ()
     pieces = [piece[:SHOWN_TOKENS].tolist() for piece in islice(own_tokens(example, bos_id), SHOWN_DOCUMENTS)]

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import SpliceError
 from ..files import replacing
 from ..packs import assign, open_table, parts_of
+from ..storage import local
 
 PART_BYTES = 32 * 2**20
 SAMPLE_BYTES = 6 * 2**20  # on the C of Linux 8 MB saves another 0.25% of the tokens, and costs another second
@@ -64,7 +65,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
 
 def _signatures(directory: Path, files: int) -> list[np.ndarray]:
-    return [np.load(directory / "read" / f"{i:05d}.minhash.npy", mmap_mode="r") for i in range(files)]
+    return [np.load(local(directory / "read" / f"{i:05d}.minhash.npy"), mmap_mode="r") for i in range(files)]
 
 
 def _packs(pack: np.ndarray, size: np.ndarray) -> list[list[tuple[int, int, int]]]:

@@ -11,6 +11,7 @@ from ..errors import SpliceError
 from ..files import replacing
 from ..packs import open_pack
 from ..shared import shared
+from ..storage import local
 
 if TYPE_CHECKING:
     from ..encoder import Encoder
@@ -54,7 +55,7 @@ def read_embeddings(directory: Path, pack: int, starts: list[int]) -> np.ndarray
     for start in starts:
         path = embeddings_path(directory, pack, start)
         try:
-            blocks.append(np.load(path, allow_pickle=False))
+            blocks.append(np.load(local(path), allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
             raise SpliceError(f"{path}: missing or damaged ({error}); remove {directory} and embed again") from None
         if blocks[-1].shape[1:] != blocks[0].shape[1:]:

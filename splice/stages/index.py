@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..files import replacing
 from ..packs import open_pack
 from ..shared import shared
+from ..storage import location
 from .embed import read_embeddings
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _build(args: dict[str, Any], threads: int) -> Index:
     if args["retriever"] != "bm25":
         from ..dense import DenseIndex
 
-        dense = DenseIndex.build(read_embeddings(Path(args["embed"]), args["pack"], args["blocks"]))
+        dense = DenseIndex.build(read_embeddings(location(args["embed"]), args["pack"], args["blocks"]))
     if bm25 is not None and dense is not None:
         from ..hybrid import HybridIndex, HybridSettings
 
@@ -67,7 +68,7 @@ _kept: dict[tuple[str, int], Index] = {}
 def saved_index(directory: str, pack: int, retriever: str) -> Index:
     """The index of a pack, mapped once a process; its derived parts are shared by all threads."""
     kept = _kept.get((directory, pack))
-    return kept if kept is not None else _load(index_path(Path(directory), pack), retriever)
+    return kept if kept is not None else _load(index_path(location(directory), pack), retriever)
 
 
 def _load(path: Path, retriever: str) -> Index:

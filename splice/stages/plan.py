@@ -13,6 +13,7 @@ from ..ordered import domain_order, repository_order
 from ..packs import Pack, open_pack
 from ..seeded import permutation
 from ..shared import shared
+from ..storage import local, location
 from ..walk import WalkSettings, walk
 from .index import saved_index
 from .search import read_graph
@@ -37,7 +38,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     roots: np.ndarray | None = None
     if args["link"] is not None:
         index = saved_index(args["link"], args["pack"], args["retriever"])
-        neighbours, scores = read_graph(Path(args["link"]), args["pack"], args["starts"])
+        neighbours, scores = read_graph(location(args["link"]), args["pack"], args["starts"])
     elif args["retriever"] == "random":
         neighbours, scores = np.full((pack.n_documents, 1), -1, np.int32), np.zeros((pack.n_documents, 1), np.float32)
     else:
@@ -115,7 +116,7 @@ def read_plan(directory: Path, pack: int) -> dict[str, np.ndarray]:
     """The plan's columns and `starts` (int64 [examples + 1]: the rows of example i are starts[i]:starts[i + 1])."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(plan_path(directory, pack))
+    table = pq.read_table(local(plan_path(directory, pack)))
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     examples = int(columns["example"][-1]) + 1 if table.num_rows else 0
     columns["starts"] = np.searchsorted(columns["example"], np.arange(examples + 1))
@@ -125,4 +126,4 @@ def read_plan(directory: Path, pack: int) -> dict[str, np.ndarray]:
 @shared(maxsize=4)
 def saved_plan(directory: str, pack: int) -> dict[str, np.ndarray]:
     """`read_plan`, once a process."""
-    return read_plan(Path(directory), pack)
+    return read_plan(location(directory), pack)

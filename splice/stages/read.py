@@ -13,6 +13,7 @@ from ..errors import SpliceError
 from ..files import replacing
 from ..packs import binary_arrays, open_table
 from ..shared import shared
+from ..storage import local, location
 
 BATCH_BYTES = 16 * 2**20
 BATCH_ROWS = 2**16
@@ -131,7 +132,7 @@ class _Writer:
 def _contamination(path: str) -> Any:
     from ..contamination import Contamination
 
-    return Contamination.load(Path(path))
+    return Contamination.load(local(location(path)))
 
 
 def _write_signatures(base: Path, shingle_words: int) -> None:

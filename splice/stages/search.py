@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..files import replacing
+from ..storage import local
 from .index import saved_index
 
 
@@ -29,7 +30,7 @@ def read_graph(directory: Path, pack: int, starts: list[int]) -> tuple[np.ndarra
     """The whole graph of a pack: neighbours int32 [N, m], scores float32 [N, m], writable."""
     import pyarrow.parquet as pq
 
-    blocks = [pq.read_table(graph_path(directory, pack, start)) for start in starts]
+    blocks = [pq.read_table(local(graph_path(directory, pack, start))) for start in starts]
     return _matrix(blocks, "neighbours"), _matrix(blocks, "scores")
 
 

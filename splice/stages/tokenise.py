@@ -9,6 +9,7 @@ import numpy as np
 
 from ..files import replacing
 from ..packs import binary_arrays, open_batch, part_path, tokens_path
+from ..storage import location
 from .tokenizer import saved_tokenizer
 
 
@@ -20,7 +21,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """
     import pyarrow as pa
 
-    documents = open_batch(part_path(Path(args["ingest"]), args["pack"], args["part"]))
+    documents = open_batch(part_path(location(args["ingest"]), args["pack"], args["part"]))
     tokenizer = saved_tokenizer(str(directory), args["ingest"])
     data, offsets = binary_arrays(documents.column("text"))
     ids, token_offsets = tokenizer.encode_arrow(data, offsets, args["threads"])

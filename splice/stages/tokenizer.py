@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import read_json
 from ..packs import open_table
 from ..shared import shared
+from ..storage import local_directory, location
 from ..task import Task
 
 if TYPE_CHECKING:
@@ -22,11 +24,10 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     from ..tokenizer import load_tokenizer, train_tokenizer
 
     sample = _sample(args["ingest"])
-    spec = args["tokenizer"]
-    if spec is None:
-        spec = str(directory / "trained")
-        train_tokenizer(sample, args["vocab_size"], Path(spec))
-    tokenizer = load_tokenizer(spec, sample=sample)
+    with tempfile.TemporaryDirectory(prefix="splice-tokenizer-") as trained:
+        if args["tokenizer"] is None:
+            train_tokenizer(sample, args["vocab_size"], Path(trained))
+        tokenizer = load_tokenizer(args["tokenizer"] or trained, sample=sample)
     tokenizer.save(directory / "tokenizer")
     _proven[str(directory)] = tokenizer
     return {
@@ -42,7 +43,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
 
 def _sample(ingest: str) -> list[bytes]:
-    return open_table(Path(ingest) / "assign" / "sample.arrow").column("text").to_pylist()
+    return open_table(location(ingest) / "assign" / "sample.arrow").column("text").to_pylist()
 
 
 _proven: dict[str, Tokenizer] = {}  # by directory: the process that made the proof need not make it again
@@ -58,6 +59,7 @@ def saved_tokenizer(directory: str, ingest: str) -> Tokenizer:
     """The tokenizer that `run` saved, on the backend its proof chose; another process makes the same proof again."""
     from ..tokenizer import load_tokenizer
 
-    fast = read_json(receipt_path(Path(directory)))["backend"] == "gigatoken"
+    fast = read_json(receipt_path(location(directory)))["backend"] == "gigatoken"
     sample = _sample(ingest) if fast else []
-    return _proven.get(directory) or load_tokenizer(str(Path(directory) / "tokenizer"), sample, fast)
+    saved = local_directory(location(directory) / "tokenizer")
+    return _proven.get(directory) or load_tokenizer(str(saved), sample, fast)

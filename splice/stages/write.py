@@ -11,6 +11,7 @@ from ..files import replacing
 from ..packs import Pack, open_pack
 from ..seeded import permutation
 from ..shared import shared
+from ..storage import location
 from ..store.shards import Example, file_sha256, write_shard
 from .plan import saved_plan
 
@@ -24,7 +25,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     first = np.cumsum([0] + [examples for _, examples in args["packs"]])
     numbers = permutation(int(first[-1]), args["seed"], "examples")[args["start"] : args["stop"]]
     examples = (_example(args, int(number), first) for number in numbers)
-    path = Path(args["output"]) / "data" / args["file"]
+    path = location(args["output"]) / "data" / args["file"]
     with replacing(path, sync=True) as temporary:
         totals = write_shard(temporary, examples, args["length"], args["retriever"])
         digest = file_sha256(temporary)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpliceError
+from ..storage import local, location, names
 from .manifest import read_manifest
 from .rows import Batch, Rows
 from .shards import Example, read_rows
@@ -20,7 +21,7 @@ TRAINING = ("input_ids", "doc_offsets", "padding")  # all a trainer reads: half 
 
 
 class PackedDataset:
-    """Examples 0 .. len - 1 of the dataset at `path`, in stored order (which is already shuffled by the build's seed).
+    """Examples 0 .. len - 1 of the dataset at `path` (or URL), in stored order (which is already shuffled by the build's seed).
 
     `dataset[i]` is the example with its provenance (an `Example` of numpy arrays). Reads map the shards and keep a few
     row groups; threads may share it, and it can be pickled to worker processes. Raises SpliceError where the dataset is
@@ -28,11 +29,12 @@ class PackedDataset:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = location(path)
         self.manifest = read_manifest(self.path)
         self.length: int = self.manifest["settings"]["length"]
         self.shards: list[str] = [shard["file"] for shard in self.manifest["shards"]]
-        missing = [name for name in self.shards if not (self.path / "data" / name).is_file()]
+        there = names(self.path / "data")
+        missing = [name for name in self.shards if name not in there]
         if missing:
             raise SpliceError(
                 f"{self.path}: shard data/{missing[0]} is missing ({len(missing)} in all); build it again"
@@ -108,7 +110,7 @@ class PackedDataset:
         if shard not in self._files:
             path = self.path / "data" / self.shards[shard]
             try:
-                file = pq.ParquetFile(path, memory_map=True)
+                file = pq.ParquetFile(local(path), memory_map=True)
             except (pa.ArrowInvalid, OSError) as error:
                 raise SpliceError(f"{path}: cannot be read ({error}); build the dataset again") from None
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import SpliceError
 from ..files import read_json
+from ..storage import sizes
 
 MANIFEST = "manifest.json"
 
@@ -27,5 +28,5 @@ def read_manifest(dataset: Path) -> dict[str, Any]:
 
 def shards_are_whole(dataset: Path, manifest: dict[str, Any]) -> bool:
     """Whether every shard of the manifest is there at its full size."""
-    paths = [(dataset / "data" / shard["file"], shard["bytes"]) for shard in manifest["shards"]]
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+    there = sizes(dataset / "data")
+    return all(there.get(shard["file"]) == shard["bytes"] for shard in manifest["shards"])

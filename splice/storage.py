@@ -1,0 +1,376 @@
+"""Where files lie: a path of this machine, or a URL of a store that all workers reach (s3://, gs://, hdfs://).
+
+A place is a `Path` either way: of a URL universal_pathlib's, which joins, lists and reads as pathlib does, through fsspec.
+Work on a URL is work on local files: `local` fetches what is to be read, as readers map their files, and what is written is
+sent when it is whole (splice.files). Credentials come from the environment, as the store's own library finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .errors import BuildFailed, SpliceError
+
+# Scheme -> what brings it: an extra of this package, and where to look for credentials.
+EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL for another server",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "gcs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "hdfs": "HADOOP_HOME and CLASSPATH (`hadoop classpath --glob`), and a Kerberos ticket where the cluster asks for one",
+}
+WHOLE_AT_ONCE = ("s3", "gs", "gcs")  # an object appears when all of it is there; elsewhere a rename does it
+TEMPORARY = ".tmp-"
+TOGETHER = 64  # small files asked for at the same time
+CACHE_SHARE = 2  # of the disk: what is fetched may fill half of what is free
+
+
+def is_url(place: str | Path) -> bool:
+    """Whether a place is a URL and no path of this machine."""
+    return "://" in str(place)
+
+
+def location(place: str | Path) -> Path:
+    """The place as a path that can be worked with; of this machine it is `Path(place)`.
+
+    Raises SpliceError for a store that is not known or not installed, and for a URL with credentials in it.
+    """
+    if not isinstance(place, str):
+        return place
+    return _of_url(place) if is_url(place) else Path(place)
+
+
+@cache
+def _of_url(url: str) -> Path:
+    scheme, _, rest = url.partition("://")
+    if "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
+        raise SpliceError(
+            f"{scheme}://***@{rest.partition('@')[2]}: a URL must not hold a secret; credentials come from the environment "
+            f"({CREDENTIALS.get(scheme, 'of the store')})"
+        )
+    if scheme not in EXTRAS:
+        raise SpliceError(
+            f"{url}: no store of kind {scheme}://; known: {', '.join(f'{s}://' for s in EXTRAS)} and paths"
+        )
+    if scheme in WHOLE_AT_ONCE and not rest.strip("/"):
+        raise SpliceError(f"{url}: names no bucket")
+    if scheme not in WHOLE_AT_ONCE and not rest.startswith("/"):
+        raise SpliceError(
+            f"{url}: write {scheme}:///PATH; the name node is that of the Hadoop configuration (fs.defaultFS)"
+        )
+    try:
+        from upath import UPath
+        from upath.registry import get_upath_class
+
+        if scheme in WHOLE_AT_ONCE:
+            __import__({"s3": "s3fs"}.get(scheme, "gcsfs"))
+        get_upath_class(scheme)
+    except ImportError as error:
+        raise SpliceError(
+            f"{url}: needs {error.name}, which is not installed: pip install 'splice-data[{EXTRAS[scheme]}]'"
+        ) from None
+    # Other workers write there: a listing that was kept would hide what they did.
+    options = {"use_listings_cache": False} if scheme in WHOLE_AT_ONCE else {}
+    return UPath(url.rstrip("/"), **options)  # type: ignore[return-value]
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path that `location` gave is of a store."""
+    return not isinstance(path, Path)
+
+
+def local(path: Path) -> Path:
+    """A file of this machine with the same bytes: the path itself, or a copy that was fetched now or before.
+
+    Copies are kept in the directory SPLICE_CACHE names (default: one below the system's temporary directory), the least
+    recently used ones are removed. An open or mapped copy stays readable. Raises FileNotFoundError, and BuildFailed where the
+    store fails.
+    """
+    if not is_remote(path):
+        return path
+    with reaching(path):
+        info = _fs(path).info(path.path)
+        copy = cached_copy(path, info)
+        if copy.exists():
+            with suppress(OSError):
+                os.utime(copy)
+            return copy
+        _make_room(info["size"])
+        with scratch(path.name) as temporary:
+            _fs(path).get_file(path.path, str(temporary))
+            found = temporary.stat().st_size
+            if found != info["size"]:
+                raise BuildFailed(
+                    f"{path}: {found} bytes came of {info['size']}; it was changed or the connection broke"
+                )
+            os.replace(temporary, copy)
+    return copy
+
+
+def local_directory(path: Path) -> Path:
+    """A directory of this machine that holds what lies directly in `path`; as `local` of each file."""
+    if not is_remote(path):
+        return path
+    copies = {name: local(path / name) for name in sorted(names(path))}
+    target = _cache() / f"{'-'.join(copy.name.partition('-')[0][:8] for copy in copies.values())}-{path.name}"
+    if not target.is_dir():
+        with scratch(path.name) as made:
+            made.mkdir()
+            for name, copy in copies.items():
+                shutil.copyfile(copy, made / name)
+            with suppress(OSError):  # another process was first
+                os.replace(made, target)
+    return target
+
+
+def send(temporary: Path, path: Path, keep: bool) -> None:
+    """Make a local file, or every file of a local directory, appear at `path` in its store, each whole or not at all.
+
+    keep: the copy is likely to be read here soon. Names that sort last come last: markers of a directory are JSON files,
+    which follow the arrays they vouch for.
+    """
+    if temporary.is_dir():
+        for file in sorted(temporary.iterdir(), key=lambda file: (file.suffix == ".json", file.name)):
+            send(file, path / file.name, keep)
+        return
+    with reaching(path):
+        fs = _fs(path)
+        if path.protocol in WHOLE_AT_ONCE:
+            fs.put_file(str(temporary), path.path)
+        else:
+            beside = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+            fs.makedirs(path.parent.path, exist_ok=True)
+            fs.put_file(str(temporary), beside.path)
+            if fs.exists(path.path):
+                fs.rm_file(path.path)
+            fs.mv(beside.path, path.path)
+        if keep:
+            copy = cached_copy(path, fs.info(path.path))
+            if not copy.exists():
+                shutil.move(temporary, copy)
+
+
+def read_all(paths: Sequence[Path]) -> list[bytes | None]:
+    """The bytes of small files, many asked for at a time where they are of a store; None for one that is not there."""
+    if not paths or not is_remote(paths[0]):
+        return [_read(path) for path in paths]
+    found: dict[str, Any] = {}
+    with reaching(paths[0]):
+        for i in range(0, len(paths), TOGETHER):
+            found |= _fs(paths[0]).cat([_key(path) for path in paths[i : i + TOGETHER]], on_error="return")
+        answers = [found.get(_key(path)) for path in paths]
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, FileNotFoundError):
+                raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def names(directory: Path) -> set[str]:
+    """The names of what is directly in a directory; none where it is not there."""
+    try:
+        if not is_remote(directory):
+            return set(os.listdir(directory))
+        with reaching(directory):
+            listed = _fs(directory).ls(directory.path, detail=False)
+            return {name.rstrip("/").rpartition("/")[2] for name in listed if name.rstrip("/") != _key(directory)}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """Name -> bytes of each file directly in a directory; none where it is not there."""
+    try:
+        if not is_remote(directory):
+            return {entry.name: entry.stat().st_size for entry in os.scandir(directory) if entry.is_file()}
+        with reaching(directory):
+            listed = _fs(directory).ls(directory.path, detail=True)
+            return {i["name"].rpartition("/")[2]: i["size"] for i in listed if i["type"] == "file"}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Write a small file unless it is there; whether this call did. Of several at a time one does."""
+    if not is_remote(path):
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+    with reaching(path):
+        fs = _fs(path)
+        if path.protocol not in WHOLE_AT_ONCE:
+            return _create_by_rename(fs, path, data)
+        try:
+            fs.pipe_file(path.path, data, mode="create")
+        except Exception:
+            # Taken, or ours: an answer that was lost on its way makes the library ask twice.
+            there = read_all([path])[0]
+            if there is None:
+                raise
+            return there == data
+    return True
+
+
+def _create_by_rename(fs: Any, path: Path, data: bytes) -> bool:
+    """HDFS renames onto nothing that exists."""
+    beside = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+    fs.makedirs(path.parent.path, exist_ok=True)
+    fs.pipe_file(beside.path, data)
+    if not fs.exists(path.path):
+        with suppress(OSError):
+            fs.mv(beside.path, path.path)
+    if fs.exists(beside.path):
+        fs.rm_file(beside.path)
+    return read_all([path])[0] == data
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write a small file of a store, whole, over what is there."""
+    with reaching(path):
+        if path.protocol not in WHOLE_AT_ONCE:
+            _fs(path).makedirs(path.parent.path, exist_ok=True)
+        _fs(path).pipe_file(path.path, data)
+
+
+def modified(path: Path) -> datetime:
+    """When a file of a store was written, by the store's clock."""
+    with reaching(path):
+        return _fs(path).modified(path.path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all that is in it, if it is there."""
+    if not is_remote(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        return
+    with reaching(path), suppress(FileNotFoundError):
+        _fs(path).rm(path.path, recursive=True)
+
+
+def copy_within(source: Path, target: Path) -> None:
+    """Copy a file to a place in a store: within one store the bytes do not come by here."""
+    if is_remote(source) and source.protocol == target.protocol:
+        with reaching(target):
+            _fs(target).cp_file(source.path, target.path)
+    else:
+        send(local(source), target, keep=False)
+
+
+def check_reachable(directory: Path, flag: str) -> None:
+    """Raise SpliceError where a store cannot be written to, by writing to it."""
+    probe = directory / f"{TEMPORARY}{secrets.token_hex(8)}-probe"
+    try:
+        with reaching(probe):
+            if probe.protocol not in WHOLE_AT_ONCE:
+                _fs(probe).makedirs(directory.path, exist_ok=True)
+            _fs(probe).pipe_file(probe.path, b"")
+            _fs(probe).rm_file(probe.path)
+    except (OSError, BuildFailed) as error:
+        reason = str(error.__cause__ or error).strip()
+        raise SpliceError(
+            f"{directory}: cannot be written to ({reason}); give another {flag}, or credentials in the environment: "
+            f"{CREDENTIALS[directory.protocol]}"
+        ) from None
+
+
+@contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Errors of a store's library that are no OSError become BuildFailed with the place."""
+    try:
+        yield
+    except (OSError, SpliceError):
+        raise
+    except Exception as error:
+        raise BuildFailed(f"{path}: the store failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A name of this machine, unique to the attempt, for a file or a directory on its way to a store."""
+    temporary = _cache() / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{name}"
+    try:
+        yield temporary
+    finally:
+        remove(temporary)
+
+
+def cached_copy(path: Path, info: dict[str, Any]) -> Path:
+    """Where the copy of a file of a store lies. info: fsspec's; a file that was written anew has another copy."""
+    import xxhash
+
+    key = xxhash.xxh3_128_hexdigest(f"{path} {state_of(info)}")
+    return _cache() / f"{key}-{path.name}"
+
+
+def state_of(info: dict[str, Any]) -> str:
+    """What changes when a file of a store does."""
+    marks = (info.get(name) for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified"))
+    return f"{info['size']} {next((mark for mark in marks if mark is not None), '')}"
+
+
+def _fs(path: Path) -> Any:
+    return path.fs  # type: ignore[attr-defined]
+
+
+def _key(path: Path) -> str:
+    return _fs(path)._strip_protocol(path.path)
+
+
+@cache
+def _cache() -> Path:
+    """Raises SpliceError where someone else owns it: what is read from it must be what was fetched."""
+    named = os.environ.get("SPLICE_CACHE")
+    directory = Path(named) if named else Path(tempfile.gettempdir()) / f"splice-cache-{os.getuid()}"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise SpliceError(f"{directory}: belongs to another user; name a directory of your own with SPLICE_CACHE")
+    for leftover in directory.glob(f"{TEMPORARY}*"):
+        if not _is_alive(leftover.name):
+            remove(leftover)
+    return directory
+
+
+def _is_alive(temporary: str) -> bool:
+    """Whether the process that a temporary name tells of is there (or another of its number)."""
+    process = temporary.removeprefix(TEMPORARY).partition("-")[0]
+    return not process.isdigit() or Path(f"/proc/{process}").exists()
+
+
+def _make_room(needed: int) -> None:
+    """Remove the copies used longest ago until those that stay, with `needed` bytes more, take their share of the disk."""
+    directory = _cache()
+    copies = []
+    for entry in os.scandir(directory):
+        with suppress(OSError):
+            state = entry.stat()
+            copies.append((state.st_mtime, state.st_size, entry.path))
+    held = sum(size for _, size, _ in copies)
+    limit = (shutil.disk_usage(directory).free + held) // CACHE_SHARE
+    for _, size, path in sorted(copies):
+        if held + needed <= limit:
+            return
+        if not Path(path).name.startswith(TEMPORARY):
+            with suppress(OSError):
+                remove(Path(path))
+                held -= size
