@@ -34,6 +34,11 @@ TOGETHER = 64  # small files asked for at the same time
 CACHE_SHARE = 2  # of the disk: what is fetched may fill half of what is free
 
 
+def credentials(url: str) -> str:
+    """Where the store of a URL looks for credentials."""
+    return CREDENTIALS.get(url.partition("://")[0], "as the store's own library finds them")
+
+
 def is_url(place: str | Path) -> bool:
     """Whether a place is a URL and no path of this machine."""
     return "://" in str(place)
@@ -55,7 +60,7 @@ def _of_url(url: str) -> Path:
     if "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
         raise SpliceError(
             f"{scheme}://***@{rest.partition('@')[2]}: a URL must not hold a secret; credentials come from the environment "
-            f"({CREDENTIALS.get(scheme, 'of the store')})"
+            f"({credentials(url)})"
         )
     if scheme not in EXTRAS:
         raise SpliceError(
@@ -290,16 +295,16 @@ def check_reachable(directory: Path, flag: str) -> None:
         reason = str(error.__cause__ or error).strip()
         raise SpliceError(
             f"{directory}: cannot be written to ({reason}); give another {flag}, or credentials in the environment: "
-            f"{CREDENTIALS[directory.protocol]}"
+            f"{credentials(str(directory))}"
         ) from None
 
 
 @contextmanager
 def reaching(path: Path) -> Iterator[None]:
-    """Errors of a store's library that are no OSError become BuildFailed with the place."""
+    """What goes wrong on the way to a store becomes BuildFailed with the place; that a file is not there stays what it is."""
     try:
         yield
-    except (OSError, SpliceError):
+    except (FileNotFoundError, PermissionError, SpliceError):
         raise
     except Exception as error:
         raise BuildFailed(f"{path}: the store failed: {type(error).__name__}: {error}") from error

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 from .records import os_reason
+from .remote import fetched
 
 BLOCK_BYTES = 2**20
 INPUT_BYTES = 64 * 2**10
@@ -35,13 +36,13 @@ def compression(path: str) -> str | None:
 
 
 def read_blocks(path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """The file's blocks; of a plain file the bytes from start to stop.
+    """The file's blocks; of a plain file the bytes from start to stop. path: in its printable form, or a URL.
 
     Raises BrokenInput where it cannot be opened or read on; all that comes before has been given by then.
     """
     try:
         # Unbuffered: the blocks are the buffer. O_NONBLOCK: a FIFO in the file's place must not hang the worker.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(fetched(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with io.FileIO(fd) as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise BrokenInput("Not a regular file")

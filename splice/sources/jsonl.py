@@ -15,9 +15,11 @@ from typing import Any
 
 import orjson
 
+from ..storage import is_url
 from .blocks import BLOCK_BYTES, EXPANSION, BrokenInput, compression, read_blocks
 from .lines import split_lines
 from .records import Document, Quarantined, SourceSettings, Unit, os_path, printable
+from .remote import size_of
 from .rows import document, kind_of, require_fields
 
 Item = tuple[str, str, int, int | None, int]
@@ -31,6 +33,8 @@ def plan_file(path: str, name: str, settings: SourceSettings, target_bytes: int)
     A file that cannot be read is one item all the same: its reader reports it.
     """
     shown, named = printable(path), printable(name)
+    if is_url(path):
+        return [((shown, named, 0, None, 1), size_of(path) * (EXPANSION if compression(path) else 1))]
     try:
         size = os.stat(path).st_size
         if compression(path):
@@ -73,7 +77,7 @@ def probe(path: str, name: str, settings: SourceSettings) -> None:
     """Raises SpliceError where none of the file's first 100 rows has the text (or id) field: a setting, not bad rows."""
     rows: list[dict[str, Any]] = []
     try:
-        blocks = islice(read_blocks(path), PROBE_BLOCKS)
+        blocks = islice(read_blocks(printable(path)), PROBE_BLOCKS)
         for _, line in islice(split_lines(blocks, 1, BLOCK_BYTES), PROBE_ROWS):
             row = json.loads(line) if line is not None else None
             if type(row) is not dict:
@@ -89,7 +93,7 @@ def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantine
     """The unit's documents, in the order of the lines."""
     for path, name, start, stop, first in unit.items:
         give_up = compression(path) is not None
-        blocks = read_blocks(os_path(path), start, stop)
+        blocks = read_blocks(path, start, stop)
         try:
             for number, line in split_lines(blocks, first, settings.max_line_bytes, give_up):
                 if line is None:
@@ -134,4 +138,4 @@ def _lenient(line: bytes) -> Any:
 def paths(unit: Unit) -> Iterator[tuple[str, str]]:
     """(name, path to stat) of each item."""
     for path, name, *_ in unit.items:
-        yield name, os_path(path)
+        yield name, path if is_url(path) else os_path(path)

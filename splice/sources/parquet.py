@@ -10,8 +10,11 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..storage import is_url
 from .arrow import documents
+from .blocks import EXPANSION
 from .records import Document, Quarantined, SourceSettings, Unit, os_path, os_reason, printable
+from .remote import fetched, size_of
 from .rows import fields, require_fields
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ def plan_file(path: str, name: str, settings: SourceSettings, target_bytes: int)
     A file that cannot be opened is one item all the same: its reader reports it.
     """
     shown, named = printable(path), printable(name)
+    if is_url(path):
+        return [((shown, named, 0, None, 0), size_of(path) * EXPANSION)]
     try:
         with _open(path) as file:
             return [
@@ -71,7 +76,7 @@ def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Quarantine
     """The unit's documents, in the order of the rows. A damaged row group is left where it breaks; the next is read."""
     for path, name, start, stop, row in unit.items:
         try:
-            file = _open(os_path(path))
+            file = _open(fetched(path))
             found = file.schema_arrow.names
         except _damage() as error:
             yield Quarantined(name, None, f"not readable as Parquet: {_words(error)}")
@@ -128,4 +133,4 @@ def _size(path: str) -> int:
 def paths(unit: Unit) -> Iterator[tuple[str, str]]:
     """(name, path to stat) of each item."""
     for path, name, *_ in unit.items:
-        yield name, os_path(path)
+        yield name, path if is_url(path) else os_path(path)

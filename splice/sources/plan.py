@@ -8,20 +8,24 @@ A SRC is
     a quoted glob         of such files, as if the shell had expanded it: each is a source
     a saved dataset       a directory written by save_to_disk, or DIR@SPLIT (disk)
     hub:NAME...           a dataset of the Hugging Face hub (hub)
+    s3://, gs://, hdfs:// a directory, a file or a glob of such in a store
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import posixpath
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
 
 import xxhash
 
 from ..errors import SpliceError
-from . import disk, hub, jsonl, parquet, tree
+from ..storage import is_url, location
+from . import disk, hub, jsonl, parquet, remote, tree
 from .listing import File, Listing, describe, list_tree
 from .records import SourceSettings, Unit, os_reason, printable
 
@@ -79,6 +83,9 @@ def _states(unit: Unit) -> Iterator[str]:
         yield from (str(item) for item in unit.items)
         return
     for name, path in PATHS[unit.kind](unit):
+        if is_url(path):
+            yield f"{name}\0{remote.state(path)}"
+            continue
         try:
             state = os.stat(path)
             # A file that could not be read and now can is another input, though neither size nor time tell.
@@ -89,6 +96,8 @@ def _states(unit: Unit) -> Iterator[str]:
 
 def _expand(spec: str) -> list[str]:
     """The spec itself, or what it matches where it is a glob. Raises SpliceError where there is no such thing."""
+    if is_url(spec):
+        return remote.expand(spec)
     if spec.startswith(hub.PREFIX) or os.path.lexists(spec) or disk.split_spec(spec)[1]:
         return [spec]
     if glob.has_magic(spec):
@@ -105,7 +114,7 @@ def _expand(spec: str) -> list[str]:
 def _refuse_repeats(specs: list[str]) -> None:
     seen: dict[str, str] = {}
     for spec in specs:
-        key = spec if spec.startswith(hub.PREFIX) else os.path.realpath(spec)
+        key = spec if spec.startswith(hub.PREFIX) or is_url(spec) else os.path.realpath(spec)
         if key in seen:
             same = "" if seen[key] == spec else f" (as {printable(seen[key])})"
             raise SpliceError(f"{printable(spec)}: given twice{same}; name each source once")
@@ -115,6 +124,8 @@ def _refuse_repeats(specs: list[str]) -> None:
 def _display_name(spec: str) -> str:
     if spec.startswith(hub.PREFIX):
         return hub.display_name(hub.parse(spec)[0])
+    if is_url(spec):
+        return location(spec).name or spec.partition("://")[2]
     path = os.path.abspath(disk.split_spec(spec)[0])
     return printable(os.path.basename(path)) or "root"
 
@@ -131,14 +142,18 @@ def _unique(name: str, taken: set[str]) -> str:
 def _plan_source(spec: str, source: str, settings: SourceSettings, target_bytes: int) -> list[Unit]:
     if spec.startswith(hub.PREFIX):
         return hub.plan(source, spec, settings)
+    if is_url(spec):
+        if remote.is_directory(spec):
+            return _plan_listing(spec, spec, source, remote.list_store(spec, settings.glob), settings, target_bytes)
+        _require_known_kind(spec)
+        return _plan_files(source, [(spec, posixpath.basename(spec))], settings, target_bytes)
     if disk.is_saved(disk.split_spec(spec)[0]):
         return disk.plan(source, spec, _display_name(spec), settings, target_bytes)
     if os.path.isdir(spec):
         return _plan_directory(spec, source, settings, target_bytes)
     if not stat.S_ISREG(_mode(spec)):
         raise SpliceError(f"{printable(spec)}: not a regular file; supported: {SUPPORTED}")
-    if _kind(spec, LINES_IF_NAMED) is None:
-        raise SpliceError(f"{printable(spec)}: unknown kind of file; supported: {SUPPORTED}")
+    _require_known_kind(spec)
     name = os.path.basename(spec)
     return _plan_files(source, [(os.path.abspath(spec), name)], settings, target_bytes)
 
@@ -149,6 +164,12 @@ def _plan_directory(spec: str, source: str, settings: SourceSettings, target_byt
         listing = list_tree(root, settings.glob)
     except OSError as error:
         raise SpliceError(f"{printable(spec)}: cannot be listed: {os_reason(error)}") from error
+    return _plan_listing(spec, root, source, listing, settings, target_bytes)
+
+
+def _plan_listing(
+    spec: str, root: str, source: str, listing: Listing, settings: SourceSettings, target_bytes: int
+) -> list[Unit]:
     if not listing.files:
         wanted = f"no file matches --glob {' '.join(settings.glob)}" if settings.glob else "no file to read"
         raise SpliceError(f"{printable(spec)}: {wanted} (found: {describe(listing.skipped)})")
@@ -156,6 +177,11 @@ def _plan_directory(spec: str, source: str, settings: SourceSettings, target_byt
         named = [(os.path.join(root, file.path), file.path) for file in shards]
         return _plan_files(source, named, settings, target_bytes)
     return tree.plan(source, root, listing.files, settings, target_bytes)
+
+
+def _require_known_kind(spec: str) -> None:
+    if _kind(spec, LINES_IF_NAMED) is None:
+        raise SpliceError(f"{printable(spec)}: unknown kind of file; supported: {SUPPORTED}")
 
 
 def _shards(listing: Listing) -> list[File]:
@@ -177,7 +203,7 @@ def _plan_files(source: str, files: list[tuple[str, str]], settings: SourceSetti
         file_kind = _kind(path, LINES_IF_NAMED) or ""
         reader = jsonl if file_kind == "jsonl" else parquet
         if i == 0:
-            reader.probe(path, name, settings)
+            _probe(reader, path, name, settings)
         for item, bytes_ in reader.plan_file(path, name, settings, target_bytes):
             if items and (file_kind != kind or size + bytes_ > target_bytes):
                 units.append(Unit(source, kind, tuple(items), size))
@@ -188,6 +214,15 @@ def _plan_files(source: str, files: list[tuple[str, str]], settings: SourceSetti
     if items:
         units.append(Unit(source, kind, tuple(items), size))
     return units
+
+
+def _probe(reader: ModuleType, path: str, name: str, settings: SourceSettings) -> None:
+    """Raises SpliceError where the rows have no text; of a store's Parquet its reader tells."""
+    if not is_url(path):
+        reader.probe(path, name, settings)
+    elif reader is jsonl:
+        with remote.head(path) as copy:
+            reader.probe(copy, name, settings)
 
 
 def _kind(path: str, lines: tuple[str, ...]) -> str | None:

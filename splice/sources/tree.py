@@ -8,12 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from ..filters import max_bytes
+from ..storage import is_url
 from .listing import File
 from .records import Document, Quarantined, Rejected, SourceSettings, Unit, os_path, os_reason, printable
+from .remote import read_objects
 
 MAX_FILES = 8192  # a unit of empty files is still a piece of work, and its description a message of bounded size
 FIRST_READ_BYTES = 64 * 2**10  # most files end within it; what malloc does not have to map anew for each
@@ -49,19 +51,28 @@ def _unit(source: str, root: str, files: list[File], size: int) -> Unit:
 def read(unit: Unit, settings: SourceSettings) -> Iterator[Document | Rejected | Quarantined]:
     """The unit's documents; a file of more bytes than max_chars characters can have is rejected by its first bytes."""
     root, groups = unit.items
-    prefix = os.path.join(os_path(root), "")
     limit = max_bytes(settings)
     for repo, names in groups:
-        for name in names:
-            try:
-                text = read_file(prefix + os_path(name), limit + 1)
-            except OSError as error:
-                yield Quarantined(name, None, os_reason(error))
-                continue
-            if len(text) > limit:
+        for name, text in _texts(root, names, limit + 1):
+            if isinstance(text, OSError):
+                yield Quarantined(name, None, os_reason(text))
+            elif len(text) > limit:
                 yield Rejected(name, "too_long")
             else:
                 yield Document(name, text, repo, name)
+
+
+def _texts(root: str, names: Sequence[str], limit: int) -> Iterator[tuple[str, bytes | OSError]]:
+    """(name, first `limit` bytes or why not) of each file."""
+    if is_url(root):
+        yield from read_objects(root, names, limit)
+        return
+    prefix = os.path.join(os_path(root), "")
+    for name in names:
+        try:
+            yield name, read_file(prefix + os_path(name), limit)
+        except OSError as error:
+            yield name, error
 
 
 def read_file(path: str, limit: int) -> bytes:
@@ -85,7 +96,7 @@ def read_file(path: str, limit: int) -> bytes:
 def paths(unit: Unit) -> Iterator[tuple[str, str]]:
     """(name with its repository, path to stat) of each file: a `git init` in a tree moves documents to another pack."""
     root, groups = unit.items
-    prefix = os.path.join(os_path(root), "")
+    prefix = f"{root}/" if is_url(root) else os.path.join(os_path(root), "")
     for repo, names in groups:
         for name in names:
             yield f"{repo}\0{name}", prefix + os_path(name)
