@@ -13,10 +13,10 @@ from rich.console import Console
 
 from splice import __version__
 from splice.errors import BuildFailed
-from splice.files import link_or_copy, replacing, write_json
+from splice.files import gather, replacing, write_json
 from splice.ledger import imbalances, make_ledger
 from splice.report import REPORT, write_report
-from splice.storage import local, names, remove
+from splice.storage import local, names, read_all, remove, remove_all
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt
 
@@ -46,7 +46,7 @@ def finish(
     _keep(directories["link"] / "graph", output / "graph")
     _keep(tokens.directory / "documents", output / "documents")
     _keep(tokens.directory / "tokenizer", output / "tokenizer")
-    link_or_copy(ingested.directory / "assign" / "refused.parquet", output / "documents" / "refused.parquet")
+    gather(ingested.directory / "assign", output / "documents", ["refused.parquet"])
     _gather_quarantine(ingested.directory / "read", output / "quarantine.jsonl")
     steps, control = (sum(p[name] for p in plans) for name in ("steps", "control_pairs"))
     manifest = {
@@ -111,19 +111,17 @@ def _refused(directory: Path) -> Counter[tuple[str, str]]:
 
 
 def _keep(source: Path, target: Path) -> None:
-    """Link every file of `source` into `target`, which then holds these and nothing else."""
+    """Every file of `source` appears in `target`, which then holds these and nothing else."""
     kept = names(source)
-    for stale in names(target) - kept - {"refused.parquet"}:
-        remove(target / stale)
-    for name in sorted(kept):
-        link_or_copy(source / name, target / name)
+    remove_all(target, names(target) - kept - {"refused.parquet"})
+    gather(source, target, sorted(kept))
 
 
 def _gather_quarantine(directory: Path, target: Path) -> None:
     with replacing(target) as temporary, open(temporary, "wb") as out:
-        for name in sorted(names(directory)):
-            if name.endswith(".quarantine.jsonl"):
-                out.write((directory / name).read_bytes())
+        quarantined = sorted(name for name in names(directory) if name.endswith(".quarantine.jsonl"))
+        for data in read_all([directory / name for name in quarantined]):
+            out.write(data or b"")
 
 
 def _versions(encoder: bool) -> dict[str, str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splice.errors import SpliceError
-from splice.files import read_jsons
+from splice.files import read_json, read_jsons, write_json
 from splice.settings import BuildSettings
-from splice.storage import names
+from splice.storage import is_remote, names, send
 from splice.task import Receipt, Task
 
 from .run import Stage
@@ -18,7 +18,8 @@ from .run import Stage
 if TYPE_CHECKING:
     from splice.encoder import Located
 
-SEARCH_BLOCK = 1024  # documents of one search task
+SEARCH_BLOCK = 1024  # documents of one search task where there is one pack
+MOST_BLOCKS = 64  # as much larger it gets with more packs
 EMBED_BLOCK = 256  # documents of one embedding task: some minutes of a CPU with a large encoder, a moment of a GPU
 EMBED_WEIGHT = 100  # embedding a document on a CPU takes as long as searching for so many, with a small encoder
 
@@ -88,7 +89,8 @@ def linked(encoder: Located | None, documents: Sequence[int], embedded: list[Rec
             "parts": embedded[0]["parts"] if embedded else None,
             "devices": devices,
         }
-    return Linked([_starts(n, SEARCH_BLOCK) for n in documents], facts)
+    block = _search_block(len(documents))
+    return Linked([_starts(n, block) for n in documents], facts)
 
 
 def _embed(
@@ -102,7 +104,7 @@ def _embed(
     """A task for every block of every pack."""
     base = {
         "ingest": str(ingest),
-        "encoder": encoder.name if encoder.revision else str(encoder.directory.resolve()),
+        "encoder": _place_of(encoder, directory),
         "revision": encoder.revision,
         "tokens": s.encoder_tokens,
     }
@@ -117,6 +119,18 @@ def _embed(
         for number, (p, a, b) in enumerate(blocks)
     ]
     return Stage("embed", tasks, [EMBED_WEIGHT * (b - a) for _, a, b in blocks])
+
+
+def _place_of(encoder: Located, directory: Path) -> str:
+    """Where workers find the encoder: on the hub, in a directory, or in the store, which has no file of this machine."""
+    if encoder.revision:
+        return encoder.name
+    if not is_remote(directory):
+        return str(encoder.directory.resolve())
+    if read_json(directory / "encoder.json") is None:
+        send(encoder.directory.resolve(), directory / "encoder", keep=False)
+        write_json(directory / "encoder.json", {"fingerprint": encoder.identity})
+    return str(directory / "encoder")
 
 
 def _index(
@@ -147,7 +161,7 @@ def _index(
 
 def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stage:
     """A task for every block of every pack."""
-    blocks = _blocks(documents, SEARCH_BLOCK)
+    blocks = _blocks(documents, _search_block(len(documents)))
     tasks = [
         Task(
             "search",
@@ -159,6 +173,11 @@ def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stag
         for p, a, b in blocks
     ]
     return Stage("search", tasks, [b - a for _, a, b in blocks])
+
+
+def _search_block(packs: int) -> int:
+    """Documents of one search task. Many packs are tasks enough, and a task opens its pack's index, maybe from afar."""
+    return SEARCH_BLOCK * min(packs, MOST_BLOCKS)
 
 
 def _blocks(documents: Sequence[int], size: int) -> list[tuple[int, int, int]]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from splice.errors import SpliceError
-from splice.files import replacing
+from splice.files import replacing, write_texts
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit
-from splice.storage import names, remove
+from splice.storage import is_remote, names, remove, remove_all
 from splice.task import Receipt, Task
+from splice.tokenizer import load_tokenizer
 
 from .link import Linked, link_stages, linked
 from .run import Run, Stage
@@ -62,11 +63,9 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
         with replacing(ngrams) as temporary:
             contamination.save(temporary)
     there = names(directory / "units")
-    for number, unit in enumerate(units):  # thousands of file names each: too much to travel in a descriptor
-        path = directory / "units" / f"{number:05d}.json"
-        if path.name not in there:
-            with replacing(path) as temporary:
-                temporary.write_text(unit.to_json(), encoding="utf-8")
+    described = {f"{number:05d}.json": unit for number, unit in enumerate(units)}
+    # Thousands of file names each: too much to travel in a descriptor.
+    write_texts(directory / "units", {name: unit.to_json() for name, unit in described.items() if name not in there})
     args = {
         "settings": asdict(source_settings(s)),
         "strict": s.strict,
@@ -94,9 +93,9 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
         for p, n, a, b, _ in cuts
     ]
     run.stage("gather", tasks, [size for *_, size in cuts])
-    for name in names(directory / "read"):  # every document is in a pack or in refused.parquet
-        if name.endswith((".arrow", ".minhash.npy")):
-            remove(directory / "read" / name)
+    # Every document is in a pack or in refused.parquet.
+    leftovers = (name for name in names(directory / "read") if name.endswith((".arrow", ".minhash.npy")))
+    remove_all(directory / "read", leftovers)
     sizes = [[size for *_, size in parts] for parts in assigned["packs"]]
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
 
@@ -189,7 +188,12 @@ def tokenise_and_link(
 
 def tokenizer_stage(s: BuildSettings, ingested: Ingested, directory: Path) -> Stage:
     """One task."""
-    args = {"ingest": str(ingested.directory), "tokenizer": s.tokenizer, "vocab_size": s.vocab_size}
+    spec, name = s.tokenizer, None
+    if spec is not None and is_remote(directory):  # a worker has no file of this machine
+        given = load_tokenizer(spec, fast=False)
+        given.save(directory / "given")
+        spec, name = str(directory / "given"), given.name
+    args = {"ingest": str(ingested.directory), "tokenizer": spec, "name": name, "vocab_size": s.vocab_size}
     return Stage("tokenizer", [Task("tokenizer", "all", str(directory), args)], [sum(ingested.documents)])
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,27 @@ def sweep(directory: Path) -> int:
     return len(leftovers)
 
 
+def gather(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Make files of one directory appear in another: by hard links, or as copies on another file system and in a store."""
+    if is_remote(target):
+        storage.copy_all(source, target, names)
+        return
+    for name in names:
+        link_or_copy(storage.local(source / name), target / name)
+
+
+def write_texts(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write many small files of a directory, name -> text, each whole or not at all."""
+    if is_remote(directory):
+        storage.write_all(directory, {name: text.encode() for name, text in texts.items()})
+        return
+    for name, text in texts.items():
+        with replacing(directory / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Make `target` the same file as `source` by a hard link, or a copy on another file system."""
-    if is_remote(target):
-        storage.copy_within(source, target)
-        return
-    source = storage.local(source)
     if target.exists() and os.path.samefile(source, target):
         return  # renaming one name of a file onto another of its names does nothing, and would leave both
     with replacing(target) as temporary:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from .errors import SpliceError
 
 # Part of every fingerprint: raised when a stage's files change their meaning, so that old ones are never reused.
-FORMAT = 2
+FORMAT = 3
 
 Stage = Literal["ingest", "tokens", "embed", "link", "walk", "write", "run"]
 

@@ -7,11 +7,12 @@ sent when it is whole (splice.files). Credentials come from the environment, as 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
@@ -122,23 +123,30 @@ def local(path: Path) -> Path:
 
 
 def local_directory(path: Path) -> Path:
-    """A directory of this machine that holds what lies directly in `path`; as `local` of each file."""
+    """A directory of this machine with all that lies below `path`; as `local` of each file."""
     if not is_remote(path):
         return path
-    copies = {name: local(path / name) for name in sorted(names(path))}
-    target = _cache() / f"{'-'.join(copy.name.partition('-')[0][:8] for copy in copies.values())}-{path.name}"
-    if not target.is_dir():
-        with scratch(path.name) as made:
-            made.mkdir()
-            for name, copy in copies.items():
-                shutil.copyfile(copy, made / name)
-            with suppress(OSError):  # another process was first
-                os.replace(made, target)
-    return target
+    with reaching(path):
+        fs = _fs(path)
+        found = {name: info for name, info in fs.find(path.path, detail=True).items() if info["type"] == "file"}
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        states = "".join(f"{name} {state_of(info)}\n" for name, info in sorted(found.items()))
+        copy = _cached(path, states)
+        if not copy.is_dir():
+            _make_room(sum(info["size"] for info in found.values()))
+            with scratch(path.name) as made:
+                for name in found:
+                    target = made / name.removeprefix(_key(path)).strip("/")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    fs.get_file(name, str(target))
+                with suppress(OSError):  # another process was first
+                    os.replace(made, copy)
+    return copy
 
 
 def send(temporary: Path, path: Path, keep: bool) -> None:
-    """Make a local file, or every file of a local directory, appear at `path` in its store, each whole or not at all.
+    """Make a local file, or all that is below a local directory, appear at `path` in its store, each file whole or not at all.
 
     keep: the copy is likely to be read here soon. Names that sort last come last: markers of a directory are JSON files,
     which follow the arrays they vouch for.
@@ -273,13 +281,36 @@ def remove(path: Path) -> None:
         _fs(path).rm(path.path, recursive=True)
 
 
-def copy_within(source: Path, target: Path) -> None:
-    """Copy a file to a place in a store: within one store the bytes do not come by here."""
+def remove_all(directory: Path, files: Iterable[str]) -> None:
+    """Remove files of a directory by their names."""
+    files = list(files)
+    if not is_remote(directory):
+        for name in files:
+            (directory / name).unlink(missing_ok=True)
+    elif files:
+        with reaching(directory), suppress(FileNotFoundError):
+            _fs(directory).rm([(directory / name).path for name in files])
+
+
+def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write small files of a directory in a store, many at the same time."""
+    chosen = list(files)
+    with reaching(directory):
+        for i in range(0, len(chosen), TOGETHER):
+            _fs(directory).pipe({(directory / name).path: files[name] for name in chosen[i : i + TOGETHER]})
+
+
+def copy_all(source: Path, target: Path, files: Iterable[str]) -> None:
+    """Copy files of one directory to another in a store: within one store the bytes do not come by here."""
+    files = list(files)
     if is_remote(source) and source.protocol == target.protocol:
         with reaching(target):
-            _fs(target).cp_file(source.path, target.path)
+            for i in range(0, len(files), TOGETHER):
+                some = files[i : i + TOGETHER]
+                _fs(target).copy([(source / name).path for name in some], [(target / name).path for name in some])
     else:
-        send(local(source), target, keep=False)
+        for name in files:
+            send(local(source / name), target / name, keep=False)
 
 
 def check_reachable(directory: Path, flag: str) -> None:
@@ -322,10 +353,13 @@ def scratch(name: str) -> Iterator[Path]:
 
 def cached_copy(path: Path, info: dict[str, Any]) -> Path:
     """Where the copy of a file of a store lies. info: fsspec's; a file that was written anew has another copy."""
+    return _cached(path, state_of(info))
+
+
+def _cached(path: Path, state: str) -> Path:
     import xxhash
 
-    key = xxhash.xxh3_128_hexdigest(f"{path} {state_of(info)}")
-    return _cache() / f"{key}-{path.name}"
+    return _cache() / f"{xxhash.xxh3_128_hexdigest(f'{path} {state}')}-{path.name}"
 
 
 def state_of(info: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from ..errors import SpliceError
 from ..files import replacing
 from ..packs import open_pack
 from ..shared import shared
-from ..storage import local
+from ..storage import is_url, local, local_directory, location
 
 if TYPE_CHECKING:
     from ..encoder import Encoder
@@ -70,4 +70,5 @@ def read_embeddings(directory: Path, pack: int, starts: list[int]) -> np.ndarray
 def _encoder(name: str, revision: str | None, tokens: int, device: str) -> Encoder:
     from ..encoder import Encoder, locate
 
-    return Encoder(locate(name, revision), tokens, device)
+    place = str(local_directory(location(name))) if is_url(name) else name
+    return Encoder(locate(place, revision), tokens, device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..files import read_json
 from ..packs import open_table
 from ..shared import shared
-from ..storage import local_directory, location
+from ..storage import is_url, local_directory, location
 from ..task import Task
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest (directory), tokenizer (or None: train one), vocab_size. Writes tokenizer/.
+    """args: ingest (directory), tokenizer (or None: train one), name (where it goes by another than its place's), vocab_size.
+    Writes tokenizer/.
 
     The receipt names the ids of the special tokens, the backend that runs, and why.
     """
@@ -27,11 +28,12 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="splice-tokenizer-") as trained:
         if args["tokenizer"] is None:
             train_tokenizer(sample, args["vocab_size"], Path(trained))
-        tokenizer = load_tokenizer(args["tokenizer"] or trained, sample=sample)
+        spec = args["tokenizer"] or trained
+        tokenizer = load_tokenizer(str(local_directory(location(spec))) if is_url(spec) else spec, sample=sample)
     tokenizer.save(directory / "tokenizer")
     _proven[str(directory)] = tokenizer
     return {
-        "name": tokenizer.name if args["tokenizer"] else f"trained-{tokenizer.vocab_size}",
+        "name": (args["name"] or tokenizer.name) if args["tokenizer"] else f"trained-{tokenizer.vocab_size}",
         "vocab_size": tokenizer.vocab_size,
         "bos_id": tokenizer.bos_id,
         "eos_id": tokenizer.eos_id,
