@@ -31,7 +31,7 @@ from splice.report import REPORT
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
 from splice.stages.tokenizer import receipt_path
-from splice.storage import TEMPORARY, is_remote, location, names, remove
+from splice.storage import TEMPORARY, exists, is_remote, location, names, remove
 from splice.tokenizer_files import SIDE_FILES
 
 from .beam import load_beam, local_processes
@@ -56,6 +56,9 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     work = _absolute(settings.work) if settings.work else output / "work"
     started = time.monotonic(), cpu_seconds()
     listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
+    check_writable(output, "--output")
+    if work.parent != output:
+        check_writable(work, "--work")
     load_beam()
     units, inputs = listing()
     check_retriever(settings, units)
@@ -68,8 +71,6 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     directories = stage_directories(settings, inputs, work, encoder)
     check_embeddings(encoder, directories.get("embed"))
     check_tokenizer(settings, directories["tokens"])
-    check_writable(output, "--output")
-    check_writable(work, "--work")
     with ExitStack() as stack:
         claim(settings, directories["write"], output, write=False)  # a refusal leaves nothing behind
         held = [stack.enter_context(locked(place)) for place in dict.fromkeys((output, work))]
@@ -136,7 +137,7 @@ def check_tokenizer(settings: BuildSettings, tokens_directory: Path | None = Non
     """Raise SpliceError, before any work, for a tokenizer that cannot be loaded or lacks what `join` writes."""
     from splice.tokenizer import load_tokenizer
 
-    if settings.tokenizer is not None and not (tokens_directory and receipt_path(tokens_directory).exists()):
+    if settings.tokenizer is not None and not (tokens_directory and exists(receipt_path(tokens_directory))):
         load_tokenizer(settings.tokenizer, fast=False).require(settings.join)
 
 

@@ -16,7 +16,7 @@ from splice.errors import BuildFailed
 from splice.files import gather, replacing, write_json
 from splice.ledger import imbalances, make_ledger
 from splice.report import REPORT, write_report
-from splice.storage import local, names, read_all, remove, remove_all
+from splice.storage import TEMPORARY, local, names, read_all, remove, remove_all
 from splice.store.manifest import MANIFEST
 from splice.task import Receipt
 
@@ -112,7 +112,7 @@ def _refused(directory: Path) -> Counter[tuple[str, str]]:
 
 def _keep(source: Path, target: Path) -> None:
     """Every file of `source` appears in `target`, which then holds these and nothing else."""
-    kept = names(source)
+    kept = {name for name in names(source) if not name.startswith(TEMPORARY)}  # a slow attempt's may be there
     remove_all(target, names(target) - kept - {"refused.parquet"})
     gather(source, target, sorted(kept))
 

@@ -42,10 +42,12 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
         yield temporary
         if sync:
             flush(temporary)
-        if temporary.is_dir() and path.is_dir():
-            shutil.rmtree(temporary)  # another attempt was first: what it made is whole, and the same
-        else:
+        try:
             os.replace(temporary, path)
+        except OSError:
+            if not (temporary.is_dir() and path.is_dir()):
+                raise
+            shutil.rmtree(temporary)  # another attempt was first: what it made is whole, and the same
     except BaseException:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)

@@ -144,7 +144,7 @@ class HybridIndex:
         """Open a saved index. Raises SpliceError where a file is missing or damaged."""
         path = directory / "hybrid.json"
         try:
-            settings = HybridSettings(**json.loads(path.read_text()))
+            settings = HybridSettings(**json.loads(local(path).read_text()))
         except (OSError, ValueError, TypeError) as error:
             raise damaged(path, error) from error
         return cls(Bm25Index.load(directory), DenseIndex.load(directory), settings)

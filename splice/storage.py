@@ -194,6 +194,14 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file."""
+    if not is_remote(path):
+        return path.exists()
+    with reaching(path):
+        return _fs(path).exists(path.path)
+
+
 def names(directory: Path) -> set[str]:
     """The names of what is directly in a directory; none where it is not there."""
     try:

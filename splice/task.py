@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import RESUME, BuildFailed, SpliceError
 from .files import read_json, read_jsons, write_json
-from .storage import location, names, remove
+from .storage import exists, location, names, remove
 
 Receipt = dict[str, Any]
 
@@ -73,7 +73,7 @@ def run_task(task: Task, threads: int = 1) -> Receipt:
 def failure_of(tasks: list[Task]) -> SpliceError | None:
     """The first failure that tasks left, as an error that names task, host and cause."""
     for task, reason in zip(tasks, by_directory(tasks, "error"), strict=True):
-        if reason is None or task.marker.exists():  # a later attempt may have done it
+        if reason is None or exists(task.marker):  # a later attempt may have done it
             continue
         if reason["expected"]:
             error: SpliceError = SpliceError(reason["cause"])

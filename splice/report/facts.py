@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpliceError
-from ..storage import is_remote, local, local_directory, location
+from ..storage import is_remote, local, local_directory, location, names
 from ..store import PackedDataset
 from ..store.shards import Example
 from .columns import Columns, read_columns
@@ -196,8 +196,8 @@ def _require_keys(path: Path, manifest: dict[str, Any]) -> None:
     sources = [] if "mixture" in manifest else manifest.get("ledger", {}).get("sources", {})
     places = [(key, manifest, key.split(".")) for key in keys]
     places += [(f"ledger.sources.*.{key}", sources[source], [key]) for source in sources for key in SOURCE]
-    for key, value, names in places:
-        for name in names:
+    for key, value, keys_of in places:
+        for name in keys_of:
             if name not in value:
                 raise SpliceError(
                     f"{path}: its manifest has no {key}; it was made by splice {manifest.get('splice', '(unknown)')}, build it "
@@ -211,17 +211,22 @@ def _document_tokens(path: Path) -> np.ndarray | None:
     import pyarrow.parquet as pq
 
     found: list[np.ndarray] = []
-    for table in sorted((path / "documents").glob("*.parquet")):
-        if table.name != "refused.parquet" and sum(map(len, found)) < MOST_DOCUMENTS:
-            found.append(pq.read_table(local(table), columns=["tokens"], use_threads=False).column(0).to_numpy())
+    for name in sorted(names(path / "documents")):
+        wanted = name.endswith(".parquet") and name != "refused.parquet"
+        if wanted and sum(map(len, found)) < MOST_DOCUMENTS:
+            found.append(
+                pq.read_table(local(path / "documents" / name), columns=["tokens"], use_threads=False)
+                .column(0)
+                .to_numpy()
+            )
     return np.concatenate(found) if found else None
 
 
 def _first_words(path: Path, example: Example, bos_id: int | None) -> tuple[str, ...]:
     """The first tokens of the example's first documents as text; nothing where the tokenizer cannot be loaded."""
-    directory = local_directory((path if is_remote(path) else path.resolve()) / "tokenizer")
-    if not directory.is_dir():
+    if "tokenizer" not in names(path):
         return ()
+    directory = local_directory((path if is_remote(path) else path.resolve()) / "tokenizer")
     pieces = [piece[:SHOWN_TOKENS].tolist() for piece in islice(own_tokens(example, bos_id), SHOWN_DOCUMENTS)]
     try:
         decode = _decoder(directory)

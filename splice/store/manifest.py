@@ -7,18 +7,19 @@ from typing import Any
 
 from ..errors import SpliceError
 from ..files import read_json
-from ..storage import sizes
+from ..storage import is_remote, names, sizes
 
 MANIFEST = "manifest.json"
 
 
 def read_manifest(dataset: Path) -> dict[str, Any]:
     """The manifest of a finished dataset. Raises SpliceError where there is none."""
-    if not dataset.is_dir():
-        raise SpliceError(f"{dataset}: no such directory; give the --output of a `splice build`")
     manifest = read_json(dataset / MANIFEST)
     if manifest is None:
-        building = (dataset / "build.json").exists()
+        there = names(dataset)
+        if not there and not (not is_remote(dataset) and dataset.is_dir()):
+            raise SpliceError(f"{dataset}: no such directory; give the --output of a `splice build`")
+        building = "build.json" in there
         hint = (
             "the build has not finished: run it again and it goes on" if building else "not a dataset of splice build"
         )

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from processes import alive, descendants, kill, start, wait_for, workers
 
 KILLS = 20
-
-
-def start(tree: Path, output: Path, tokenizer: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "splice.cli", "build", tree, "--output", output, "--length", "512",
-               "--shard-tokens", "8192", "--workers", "2", "--tokenizer", tokenizer, *more]  # fmt: skip
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def descendants(pid: int) -> list[int]:
-    """Live processes below `pid`, parents first."""
-    found = []
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in listing.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *descendants(child)]
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_for(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_killed_twenty_times_it_ends_with_the_same_bytes(built, tree, tokenizer_file, tmp_path, same_dataset):
@@ -81,11 +45,6 @@ def test_killed_twenty_times_it_ends_with_the_same_bytes(built, tree, tokenizer_
     assert not list(output.rglob(".tmp-*"))
 
 
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def test_a_build_that_is_killed_says_so_and_how_to_go_on(tree, tokenizer_file, tmp_path):
     process = start(tree, tmp_path / "out", tokenizer_file)
     wait_for(lambda: (tmp_path / "out").exists())
@@ -112,22 +71,6 @@ def test_a_killed_worker_ends_the_build_with_a_clear_error(tree, tokenizer_file,
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     same_dataset(built, output)
-
-
-def workers(command_pid: int) -> list[int]:
-    """The worker processes of a build: those forked from it and Beam's SDK workers, not their shells and helpers."""
-    found = []
-    below = descendants(command_pid)
-    build = below[0] if below else None
-    for pid in below:
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        forked = b"splice.cli" in command and pid not in (command_pid, build)
-        if forked or (b"sdk_worker_main" in command and not command.startswith(b"/bin/sh")):
-            found.append(pid)
-    return found
 
 
 def test_a_second_build_on_the_same_output_is_refused_with_who_holds_it(tree, tokenizer_file, tmp_path):
