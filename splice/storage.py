@@ -8,6 +8,8 @@ sent when it is whole (splice.files). Credentials come from the environment, as 
 from __future__ import annotations
 
 import errno
+import importlib
+import logging
 import os
 import secrets
 import shutil
@@ -23,11 +25,13 @@ from .errors import BuildFailed, SpliceError
 
 # Scheme -> what brings it: an extra of this package, and where to look for credentials.
 EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
+LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "hdfs_native"}
+HDFS = "hdfs_native.fsspec.HdfsFileSystem"
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_ENDPOINT_URL for another server",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "gcs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "hdfs": "HADOOP_HOME and CLASSPATH (`hadoop classpath --glob`), and a Kerberos ticket where the cluster asks for one",
+    "hdfs": "HADOOP_CONF_DIR, and a Kerberos ticket where the cluster asks for one",
 }
 WHOLE_AT_ONCE = ("s3", "gs", "gcs")  # an object appears when all of it is there; elsewhere a rename does it
 TEMPORARY = ".tmp-"
@@ -74,16 +78,19 @@ def _of_url(url: str) -> Path:
             f"{url}: write {scheme}:///PATH; the name node is that of the Hadoop configuration (fs.defaultFS)"
         )
     try:
+        import fsspec
         from upath import UPath
-        from upath.registry import get_upath_class
 
-        if scheme in WHOLE_AT_ONCE:
-            __import__({"s3": "s3fs"}.get(scheme, "gcsfs"))
-        get_upath_class(scheme)
+        importlib.import_module(LIBRARIES[scheme])
+        if scheme == "hdfs":  # instead of fsspec's own, which wants a JVM in each process
+            fsspec.register_implementation("hdfs", HDFS, clobber=True)
     except ImportError as error:
         raise SpliceError(
             f"{url}: needs {error.name}, which is not installed: pip install 'splice-data[{EXTRAS[scheme]}]'"
         ) from None
+    logging.getLogger("gcsfs").setLevel(
+        logging.ERROR
+    )  # it warns at each request that it may not ask what kind a bucket is
     # Other workers write there: a listing that was kept would hide what they did.
     options = {"use_listings_cache": False} if scheme in WHOLE_AT_ONCE else {}
     return UPath(url.rstrip("/"), **options)  # type: ignore[return-value]
@@ -160,12 +167,8 @@ def send(temporary: Path, path: Path, keep: bool) -> None:
         if path.protocol in WHOLE_AT_ONCE:
             fs.put_file(str(temporary), path.path)
         else:
-            beside = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
-            fs.makedirs(path.parent.path, exist_ok=True)
-            fs.put_file(str(temporary), beside.path)
-            if fs.exists(path.path):
-                fs.rm_file(path.path)
-            fs.mv(beside.path, path.path)
+            with _renamed(path) as beside:
+                fs.put_file(str(temporary), beside)
         if keep:
             copy = cached_copy(path, fs.info(path.path))
             if not copy.exists():
@@ -236,11 +239,12 @@ def create(path: Path, data: bytes) -> bool:
             return False
         return True
     with reaching(path):
-        fs = _fs(path)
-        if path.protocol not in WHOLE_AT_ONCE:
-            return _create_by_rename(fs, path, data)
         try:
-            fs.pipe_file(path.path, data, mode="create")
+            if path.protocol in WHOLE_AT_ONCE:
+                _fs(path).pipe_file(path.path, data, mode="create")
+            else:
+                with _renamed(path, overwrite=False) as beside:
+                    _fs(path).pipe_file(beside, data)
         except Exception:
             # Taken, or ours: an answer that was lost on its way makes the library ask twice.
             there = read_all([path])[0]
@@ -250,25 +254,32 @@ def create(path: Path, data: bytes) -> bool:
     return True
 
 
-def _create_by_rename(fs: Any, path: Path, data: bytes) -> bool:
-    """HDFS renames onto nothing that exists."""
-    beside = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+@contextmanager
+def _renamed(path: Path, overwrite: bool = True) -> Iterator[str]:
+    """A name beside `path`, in a store where a file is seen while it is written; renamed onto it at the end.
+
+    Without `overwrite` the rename fails where `path` exists, and what was written is removed.
+    """
+    fs = _fs(path)
+    beside = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}").path
     fs.makedirs(path.parent.path, exist_ok=True)
-    fs.pipe_file(beside.path, data)
-    if not fs.exists(path.path):
-        with suppress(OSError):
-            fs.mv(beside.path, path.path)
-    if fs.exists(beside.path):
-        fs.rm_file(beside.path)
-    return read_all([path])[0] == data
+    try:
+        yield beside
+        fs.mv(beside, path.path, overwrite=overwrite)
+    except BaseException:
+        with suppress(Exception):
+            fs.rm_file(beside)
+        raise
 
 
 def overwrite(path: Path, data: bytes) -> None:
     """Write a small file of a store, whole, over what is there."""
     with reaching(path):
-        if path.protocol not in WHOLE_AT_ONCE:
-            _fs(path).makedirs(path.parent.path, exist_ok=True)
-        _fs(path).pipe_file(path.path, data)
+        if path.protocol in WHOLE_AT_ONCE:
+            _fs(path).pipe_file(path.path, data)
+        else:
+            with _renamed(path) as beside:
+                _fs(path).pipe_file(beside, data)
 
 
 def modified(path: Path) -> datetime:
@@ -296,22 +307,30 @@ def remove_all(directory: Path, files: Iterable[str]) -> None:
         for name in files:
             (directory / name).unlink(missing_ok=True)
     elif files:
-        with reaching(directory), suppress(FileNotFoundError):
-            _fs(directory).rm([(directory / name).path for name in files])
+        with reaching(directory):
+            if directory.protocol in WHOLE_AT_ONCE:
+                _fs(directory).rm([(directory / name).path for name in files])
+            else:
+                for name in files:
+                    remove(directory / name)
 
 
 def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
     """Write small files of a directory in a store, many at the same time."""
     chosen = list(files)
+    if directory.protocol not in WHOLE_AT_ONCE:
+        for name in chosen:
+            overwrite(directory / name, files[name])
+        return
     with reaching(directory):
         for i in range(0, len(chosen), TOGETHER):
             _fs(directory).pipe({(directory / name).path: files[name] for name in chosen[i : i + TOGETHER]})
 
 
 def copy_all(source: Path, target: Path, files: Iterable[str]) -> None:
-    """Copy files of one directory to another in a store: within one store the bytes do not come by here."""
+    """Copy files of one directory to another in a store: within a store of objects the bytes do not come by here."""
     files = list(files)
-    if is_remote(source) and source.protocol == target.protocol:
+    if is_remote(source) and source.protocol == target.protocol and target.protocol in WHOLE_AT_ONCE:
         with reaching(target):
             for i in range(0, len(files), TOGETHER):
                 some = files[i : i + TOGETHER]
@@ -326,10 +345,8 @@ def check_reachable(directory: Path, flag: str) -> None:
     probe = directory / f"{TEMPORARY}{secrets.token_hex(8)}-probe"
     try:
         with reaching(probe):
-            if probe.protocol not in WHOLE_AT_ONCE:
-                _fs(probe).makedirs(directory.path, exist_ok=True)
-            _fs(probe).pipe_file(probe.path, b"")
-            _fs(probe).rm_file(probe.path)
+            overwrite(probe, b"")
+            remove(probe)
     except (OSError, BuildFailed) as error:
         reason = str(error.__cause__ or error).strip()
         raise SpliceError(
@@ -372,7 +389,7 @@ def _cached(path: Path, state: str) -> Path:
 
 def state_of(info: dict[str, Any]) -> str:
     """What changes when a file of a store does."""
-    marks = (info.get(name) for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified"))
+    marks = (info.get(name) for name in ("ETag", "etag", "md5Hash", "mtime", "modification_time", "LastModified"))
     return f"{info['size']} {next((mark for mark in marks if mark is not None), '')}"
 
 

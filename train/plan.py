@@ -11,6 +11,7 @@ from typing import Any
 
 from splice.errors import SpliceError
 from splice.files import LOCK, TEMPORARY
+from splice.storage import local_directory, names
 from splice.store import PackedDataset, Rows
 
 from .checkpoint import checkpoints, read_state
@@ -138,10 +139,11 @@ def _last_checkpoint(output: Path, resume: bool) -> Path | None:
 
 def _tokenizer_files(dataset: PackedDataset) -> dict[str, bytes]:
     """Read now, since the data may be gone when the last checkpoint is written."""
-    directory = dataset.path / "tokenizer"
-    files = sorted(path for path in directory.iterdir() if path.is_file()) if directory.is_dir() else []
+    place = dataset.path / "tokenizer"
+    directory = local_directory(place) if names(place) else None
+    files = sorted(path for path in directory.iterdir() if path.is_file()) if directory else []
     if not files:
-        raise SpliceError(f"{directory}: no tokenizer there, which checkpoints are to hold; build the dataset again")
+        raise SpliceError(f"{place}: no tokenizer there, which checkpoints are to hold; build the dataset again")
     return {path.name: path.read_bytes() for path in files}
 
 

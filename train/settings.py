@@ -10,11 +10,11 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from splice.errors import SpliceError
 from splice.options import plain
-from splice.settings import choices, read_config
+from splice.settings import as_text, choices, read_config
 
 
 def _split(value: Any) -> Any:
@@ -143,9 +143,11 @@ class EvaluationSettings(Section):
     """Loss and perplexity by position, during training."""
 
     every: int = setting(0, "steps between evaluations; 0: one at the end, if there is something to evaluate on", ge=0)
-    data: Path | None = setting(None, "a dataset to evaluate on")
+    data: str | None = setting(None, "a dataset to evaluate on")
     holdout: int = setting(0, "or so many examples of --data, which are then not trained on", ge=0)
     rows: int | None = setting(None, "rows at most; default: all", ge=1)
+
+    _data = field_validator("data", mode="before")(as_text)
 
 
 class LogSettings(Section):
@@ -158,7 +160,7 @@ class LogSettings(Section):
 class TrainSettings(Section):
     """The settings of one run. Raises pydantic's ValidationError; `resolve` turns that into one clear sentence."""
 
-    data: Path | None = setting(None, "a dataset of splice build or splice mix")
+    data: str | None = setting(None, "a dataset of splice build or splice mix: a directory, s3://, gs://, hdfs:///")
     output: Path | None = setting(None, "where the run goes: metrics.jsonl, checkpoints")
     init: str | None = setting(
         None, "start from this model: a Hugging Face Llama directory or hub name, or a checkpoint of ours"
@@ -193,6 +195,8 @@ class TrainSettings(Section):
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    _data = field_validator("data", mode="before")(as_text)
 
 
 def flags() -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from splice.errors import SpliceError
+from splice.storage import local_directory
 from splice.store import PackedDataset
 from splice.tokenizer import load_tokenizer
 from splice.tokenizer_proof import first_difference, probes
@@ -25,7 +26,8 @@ def check_tokenizer(model: Path, dataset: PackedDataset) -> None:
     known = dataset.manifest["tokenizer"]["fingerprint"]
     if not files or any(hashlib.sha256(path.read_bytes()).hexdigest() == known for path in files):
         return
-    theirs, ours = (load_tokenizer(str(path), fast=False) for path in (files[0], dataset.path / "tokenizer"))
+    own = local_directory(dataset.path / "tokenizer")
+    theirs, ours = (load_tokenizer(str(path), fast=False) for path in (files[0], own))
     named = [
         (f"the text of example {i}", ours.decode(dataset.input_ids(i))) for i in range(min(EXAMPLES, len(dataset)))
     ]
