@@ -1,7 +1,6 @@
-"""`splice build --dry-run`: the resolved settings, and what the build will about take.
+"""`splice build --dry-run`: the resolved settings, and what the build will about take on this machine.
 
-The rates are those of bench/build.py on one core of an AMD EPYC (2.6 GHz base) machine; the estimate is meant to tell
-minutes from days, not to be exact.
+The estimate is meant to tell minutes from days, not to be exact; `splice plan` says more, of corpora that are not here too.
 """
 
 from __future__ import annotations
@@ -13,55 +12,36 @@ import yaml
 from rich.console import Console
 
 from splice.settings import BuildSettings
+from splice.sources import Unit
 
-START_CPU_SECONDS = 6.0  # interpreter, Beam, tokenizer: paid once
-READ_CPU_SECONDS_PER_FILE = 20e-6
-CPU_SECONDS_PER_MB = 0.030  # read, filter, hash, tokenise, index, write
-SEARCH_CPU_SECONDS = 6.0e-9  # per pair of a query and a document of its pack, at 700 words a document
-EMBED_FLOPS = 130e9  # a second of a core, counted as if all float32 weights multiplied, embedding tables too
-WALK_CPU_SECONDS_PER_DOCUMENT = 40e-6
-BYTES_PER_DOCUMENT = 7_000  # where a source does not say how many documents it holds
-BYTES_PER_TOKEN = 2.7
+from .capacity import Corpus, EncoderSize, Packs, documents_of, driver_seconds, local_bytes, stage_costs
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will about take: documents, packs, tokens, CPU seconds (of them the encoder's), bytes of memory and of disk."""
+    """What a build will about take: CPU seconds (of them the encoder's), bytes of memory and of disk."""
 
-    documents: int
+    corpus: Corpus
     packs: int
-    text_bytes: int
-    tokens: int
     cpu_seconds: float
     encoder_seconds: float
     memory_bytes: int
     disk_bytes: int
 
 
-def estimate(
-    settings: BuildSettings,
-    files: int,
-    documents: int,
-    text_bytes: int,
-    weight_bytes: int = 0,
-    dimension: int = 0,
-) -> Estimate:
-    """From the size of the input, and of the encoder's weights and embeddings; it is taken to run on CPUs.
-
-    Memory is the pack's: text, index, embeddings and one float per document and query of a batch.
-    """
-    packs = max(1, -(-documents // settings.pack_documents))
-    per_pack = documents / packs
-    cpu = START_CPU_SECONDS + files * READ_CPU_SECONDS_PER_FILE + text_bytes / 1e6 * CPU_SECONDS_PER_MB
-    if settings.has_link and settings.retriever != "dense":
-        cpu += documents * per_pack * SEARCH_CPU_SECONDS + documents * WALK_CPU_SECONDS_PER_DOCUMENT
-    embedded = documents * min(settings.encoder_tokens, text_bytes / max(documents, 1) / BYTES_PER_TOKEN)
-    encoder = embedded * (weight_bytes / 4) * 2 / EMBED_FLOPS
-    memory = 400 * 2**20 + int(text_bytes / packs * 1.5 + per_pack * 4 * (128 * settings.worker_count + 600))
-    memory += weight_bytes + int(per_pack * dimension * 6)  # float16, and float32 to search in
-    tokens = int(text_bytes / BYTES_PER_TOKEN)
+def estimate(settings: BuildSettings, units: Sequence[Unit], encoder: EncoderSize | None = None) -> Estimate:
+    """From the size of the input; the encoder is taken to run on CPUs. Disk is the work directory's and the output's."""
+    files = sum(documents_of(unit) for unit in units if unit.kind == "tree")
+    documents = sum(documents_of(unit) for unit in units)
+    corpus = Corpus(documents, sum(unit.bytes for unit in units), files)
+    stages = stage_costs(settings, corpus, encoder, apart=False)
     return Estimate(
-        documents, packs, text_bytes, tokens, cpu + encoder, encoder, memory, int(text_bytes * 1.1 + tokens * 3.2)
+        corpus,
+        Packs.of(settings, corpus).count,
+        sum(stage.cpu_seconds for stage in stages) + driver_seconds(stages),
+        sum(stage.cpu_seconds for stage in stages if stage.name == "embed"),
+        local_bytes(settings, corpus, encoder),
+        sum(stage.written_bytes for stage in stages if stage.name != "read"),
     )
 
 
@@ -72,9 +52,9 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
     """
     from splice.sources import plan_units
 
-    from .beam import runner_options
     from .build import check_tokenizer
     from .link import encoder_of
+    from .runners import runner_options
     from .stages import check_retriever, contamination_of, source_settings
 
     options = runner_options(beam_options, settings.worker_count)
@@ -83,18 +63,14 @@ def show_dry_run(settings: BuildSettings, beam_options: Sequence[str], console: 
     encoder = encoder_of(settings)
     contamination_of(settings)
     check_tokenizer(settings)
-    files = sum(len(names) for unit in units if unit.kind == "tree" for _, names in unit.items[1])
-    text_bytes = sum(unit.bytes for unit in units)
-    documents = files + sum(max(1, unit.bytes // BYTES_PER_DOCUMENT) for unit in units if unit.kind != "tree")
-    model = (encoder.weight_bytes, encoder.dimension or 0) if encoder else (0, 0)
-    e = estimate(settings, files, documents, text_bytes, *model)
+    e = estimate(settings, units, encoder and EncoderSize(encoder.weight_bytes, encoder.dimension or 0))
     lines = [yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False) + f"# runner: {' '.join(options)}"]
     lines.append("# about what it will take, before filters:")
     for name, value in (
         ("sources, read tasks", f"{len({u.source for u in units})}, {len(units)}"),
-        ("documents", f"{e.documents:,}"),
-        ("text", f"{e.text_bytes / 1e6:,.0f} MB"),
-        ("tokens", f"{e.tokens:,}"),
+        ("documents", f"{e.corpus.documents:,}"),
+        ("text", f"{e.corpus.text_bytes / 1e6:,.0f} MB"),
+        ("tokens", f"{e.corpus.tokens:,}"),
         ("packs", f"{e.packs:,}"),
         (
             "CPU time",

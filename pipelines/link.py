@@ -89,7 +89,7 @@ def linked(encoder: Located | None, documents: Sequence[int], embedded: list[Rec
             "parts": embedded[0]["parts"] if embedded else None,
             "devices": devices,
         }
-    block = _search_block(len(documents))
+    block = search_block(len(documents))
     return Linked([_starts(n, block) for n in documents], facts)
 
 
@@ -161,7 +161,7 @@ def _index(
 
 def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stage:
     """A task for every block of every pack."""
-    blocks = _blocks(documents, _search_block(len(documents)))
+    blocks = _blocks(documents, search_block(len(documents)))
     tasks = [
         Task(
             "search",
@@ -175,7 +175,7 @@ def _search(s: BuildSettings, documents: Sequence[int], directory: Path) -> Stag
     return Stage("search", tasks, [b - a for _, a, b in blocks])
 
 
-def _search_block(packs: int) -> int:
+def search_block(packs: int) -> int:
     """Documents of one search task. Many packs are tasks enough, and a task opens its pack's index, maybe from afar."""
     return SEARCH_BLOCK * min(packs, MOST_BLOCKS)
 

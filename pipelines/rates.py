@@ -23,17 +23,17 @@ class Rate:
 
 STAGES: dict[str, Rate] = {
     "read": Rate(document=6.5e-6, byte=3.2e-9),
-    "assign": Rate(task=0.5, document=1.4e-6),
+    "assign": Rate(task=0.02, document=6.5e-7),
     "gather": Rate(task=6e-4, document=1e-6, byte=2.2e-9),
-    "tokenizer": Rate(task=2.7),  # trained; a given one is proven in a fraction of it
-    "tokenise": Rate(task=1.4e-3, byte=5.3e-9),
+    "tokenizer": Rate(task=3.0),  # trained; a given one is proven in a fraction of it
+    "tokenise": Rate(task=1.4e-3, byte=5.5e-9),
     "embed": Rate(),  # by the encoder's size, below
-    "index": Rate(task=1e-3, byte=4e-9),
+    "index": Rate(task=1e-3, byte=6e-9),
     "search": Rate(task=1e-3, document=15e-6),  # and by the pack's size, below
-    "walk": Rate(task=0.02, document=8e-6),
-    "write": Rate(document=4e-6),
+    "walk": Rate(task=3e-3, document=14e-6),
+    "write": Rate(document=6e-6),
 }
-NEAR_READ_BYTE = 5.2e-9  # signatures of near-duplicates
+NEAR_READ_BYTE, NEAR_ASSIGN_DOCUMENT = 5.2e-9, 3.7e-6  # signatures of near-duplicates, and their clusters
 READ_FILE = 20e-6  # of a tree, where each document is a file
 
 # Searching one document: a query meets every document of its pack, in a time that grows slower than the documents' length.
@@ -43,31 +43,39 @@ SEARCH_LENGTH_POWER = 0.6
 DENSE_PAIR = 2.5e-11  # for each dimension of the embeddings
 LOAD_INDEX_BYTE = 1.8e-9  # of the pack's text, for a process that has not yet searched it
 
-WALK_PAIR = 1.2e-10  # a document of the pack, for the few whose neighbours are all used
+WALK_PAIR = 1e-10  # a document of the pack, for the few whose neighbours are all used
 
 EMBED_FLOPS = 130e9  # a second, counted as if all float32 weights multiplied, embedding tables too
-WRITE_TOKEN = 1.2e-8
-# An example of a pack that the process has not at hand: its plan, then its documents' names, then its files.
-PLANS_AT_HAND, WRITE_PLAN, WRITE_PLAN_DOCUMENT = 4, 1.2e-3, 7.6e-8
-PACKS_AT_HAND, WRITE_PACK_DOCUMENT, WRITE_PACK_FILE = 8, 1.5e-7, 3.9e-4
+WRITE_TOKEN = 1.3e-8
+# A shard opens the packs of its examples, each its plan and its files, but for the few that the process has open.
+PACKS_AT_HAND, OPEN_PLAN, OPEN_PLAN_DOCUMENT, OPEN_FILE = 4, 1.2e-3, 7.6e-8, 3.9e-4
 
-START = 1.3  # the command: interpreter, Beam, listing, the end
+START = 2.0  # the command: interpreter, Beam, listing, compiled code, the end
+FIRST_INDEX = 0.75  # of that, in the first task of index: compiled code that is loaded
 START_WORKER = 2.5  # one process of a cluster: interpreter, Beam, compiled code, tokenizer
 DRIVER_TASK = 4e-4  # descriptor, receipt, Beam's element
 
-# Memory.
+# Memory, in bytes: of a process that runs tasks one after the other, and of a build in threads of one process.
 PROCESS_BYTES = 260 * 2**20  # interpreter, Arrow, compiled code
-INDEX_BYTES_PER_BYTE = 1.9  # of the pack's text, while it is indexed
-SEARCH_BYTES_PER_BYTE = 0.65
-WALK_BYTES_PER_BYTE = 1.1
+TOKENISE_BYTES_PER_BYTE = 4.3  # of a part's text
+INDEX_BYTES_PER_BYTE = 1.9  # of the pack's text, as below
+SEARCH_BYTES_PER_BYTE = 0.7
+WALK_BYTES_PER_BYTE, WALK_BYTES_PER_DOCUMENT = 0.52, 2_700
 SHARD_BYTES = 450 * 2**20  # a shard on its way to Parquet
-PART_BYTES = 12  # of a part's text, while it is tokenised
-ASSIGN_DOCUMENT_BYTES = 140
-ASSIGN_SIGNATURE_BYTES = 512  # more, to find near-duplicates
-DRIVER_TASK_BYTES = 2_500  # the task, its descriptor and its receipt
+TORCH_BYTES = 900 * 2**20  # torch and a batch
+ASSIGN_DOCUMENT_BYTES = 76
+NEAR_DOCUMENT_BYTES = 67  # besides, where near-duplicates are found
+LOCAL_BYTES, LOCAL_BYTES_PER_BYTE = 650 * 10**6, 2.5  # by the text of a pack
+LOCAL_WORKER_BYTES = 200 * 10**6
+DRIVER_TASK_BYTES = 1_000  # a task, its descriptor and its receipt
+DESCRIPTOR_SOURCE, DESCRIPTOR_PACK = 16, 10  # of the lists of all sources and packs that some descriptors hold
 
 # What the stages leave, in bytes.
-READ_DOCUMENT = 75  # beside the text
+READ_DOCUMENT, KEYS_DOCUMENT, SIGNATURE = (
+    105,
+    45,
+    512,
+)  # beside the text; what assign reads of that; for near-duplicates
 PACK_DOCUMENT = 60
 TOKEN = 2  # of a vocabulary up to 65,536
 PROVENANCE_DOCUMENT = 10

@@ -1,6 +1,6 @@
-"""The command line: splice build, mix, validate, inspect, report, train, export, plot, eval.
+"""The command line: splice build, plan, mix, validate, inspect, report, train, export, plot, eval.
 
-Other rooms are imported only when their command runs, but for the settings of train, which are its options.
+Other rooms are imported only when their command runs, but for what makes their options.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from splice.pipelines import plan_options
 from splice.train.settings import flags as train_flags
 
 from .errors import RESUME, RESUME_EVALUATION, RESUME_TRAINING, BuildFailed, Interrupted, SpliceError
@@ -42,7 +43,7 @@ splice build SRC --output out -- --runner=FnApiRunner --direct_running_mode=mult
 _beam_options: list[str] = []  # what stands after `--`, taken off before typer sees the command line
 
 
-def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
+def _build(dry_run: bool, config: Path | None, explain: bool, **flags: Any) -> None:
     from rich.console import Console
 
     from splice.pipelines.summary import show_summary
@@ -54,6 +55,11 @@ def _build(dry_run: bool, config: Path | None, **flags: Any) -> None:
 
         show_dry_run(settings, _beam_options, console)
         return
+    if explain:
+        from splice.pipelines.explain import show_explained
+
+        show_explained(settings, _beam_options, console)
+        return
     show_summary(_run_build(settings, _beam_options, console), settings, console)
 
 
@@ -62,9 +68,9 @@ def _run_build(settings: BuildSettings, beam_options: list[str], console: Consol
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.environ["RAYON_NUM_THREADS"] = str(settings.worker_count)  # read by the tokenizers when they are first used
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here uses it, and its threads would stand in the way of a fork
-    from splice.pipelines.beam import runner_options, runs_here
     from splice.pipelines.build import build
     from splice.pipelines.processes import TaskProcesses
+    from splice.pipelines.runners import runner_options, runs_here
 
     options = runner_options(beam_options, settings.worker_count)
     with (
@@ -87,7 +93,8 @@ def _failing_clearly() -> Iterator[None]:
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` a typer option for every setting, in the settings' words; None where the flag is not given."""
-    parameters = _run_options("Where")
+    explain = typer.Option("--explain", help="print the stages and their tasks, and stop", rich_help_panel="Where")
+    parameters = [*_run_options("Where"), parameter("explain", Annotated[bool, explain], False)]
     for name, setting in fields().items():
         if name == "sources":
             kind: Any = Annotated[
@@ -109,6 +116,17 @@ def _run_options(panel: str) -> list[signatures.Parameter]:
 
 
 app.command("build")(_with_settings(_build))
+
+
+def _plan(**flags: Any) -> None:
+    from rich.console import Console
+
+    from splice.pipelines.planning import show_plan
+
+    show_plan(flags, Console())
+
+
+app.command("plan")(command(_plan, plan_options.parameters(), plan_options.HELP))
 
 
 @app.command()
