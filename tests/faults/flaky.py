@@ -12,7 +12,10 @@ WAYS = ("slow down", "internal error", "no answer", "half an answer")
 
 
 class Flaky(ThreadingHTTPServer):
-    """Hands requests on to `target` (host, port); of every `one_in` one fails. failed: how many, by the way they failed."""
+    """Hands requests on to `target` (host, port); of every `one_in` one fails. failed: how many, by the way they failed.
+
+    damaged: what a file's name holds that can never be read.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -21,6 +24,7 @@ class Flaky(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.target = target
         self.one_in = one_in
+        self.damaged = ""
         self.requests = 0
         self.failed: Counter[str] = Counter()
         self.counting = threading.Lock()
@@ -49,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = self._body()
         way = self.server.fault()
+        if self.command == "GET" and self.server.damaged and self.server.damaged in self.path.partition("?")[0]:
+            way = "internal error"
         if way == "slow down":
             self._refuse(503, "SlowDown", "Please reduce your request rate.")
         elif way == "internal error":

@@ -103,6 +103,7 @@ def test_an_attempt_that_ends_after_the_build(build_here, built, same_dataset, m
     assert code == 0
     assert standing.is_set()
     same_dataset(built, output)
+    assert not [path for kept in ("plan", "graph", "documents") for path in (output / kept).glob(".tmp-*")]
     go_on.set()
     slow[0].join(60)
     wait_for(lambda: not slow[0].is_alive())

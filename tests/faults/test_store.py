@@ -112,7 +112,7 @@ def test_a_tree_in_a_store_has_the_repositories_of_one_on_a_disk(store, tmp_path
         "a/deep/y.py",
         "b/z.py",
         "top.py",
-        "b/.hidden",
+        "b/.hidden.py",
         "built/out/v.py",
         "empty.py",
     ):
@@ -141,6 +141,32 @@ def test_one_request_in_fifty_fails_and_nothing_is_lost(
         finish(start(source, url, tokenizer_file))
         assert set(proxy.failed) == set(WAYS), f"{proxy.requests} requests, {proxy.failed}"
     same_dataset(built, place, moved=True)
+
+
+def test_a_file_that_the_store_cannot_give_is_not_taken_for_bad_input(
+    store, server, lines, tokenizer_file, tmp_path, monkeypatch, same_dataset
+):
+    source = copy_into(store, lines)
+    target = urlsplit(server[0]["AWS_ENDPOINT_URL"])
+    with flaky((target.hostname, target.port), 10**9) as (proxy, endpoint), monkeypatch.context() as patch:
+        proxy.damaged = "c.jsonl.gz"
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        patch.setenv("AWS_MAX_ATTEMPTS", "2")
+        process = start(source, tmp_path / "out", tokenizer_file)
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 1, errors
+    assert "c.jsonl.gz: the store failed" in errors
+    finish(start(source, tmp_path / "out", tokenizer_file))
+    finish(start(lines, tmp_path / "local", tokenizer_file))
+    same_dataset(tmp_path / "local", tmp_path / "out", moved=True)
+
+
+def test_a_copy_that_came_in_part_is_none(store, monkeypatch):
+    place = location(store[0]) / "notes.txt"
+    overwrite(place, b"all of it")
+    monkeypatch.setattr(place.fs, "get_file", lambda source, target: Path(target).write_bytes(b"all"))
+    with pytest.raises(BuildFailed, match="3 bytes came of 9"):
+        local(place)
 
 
 def test_a_store_that_goes_away_ends_the_build_with_a_sentence(
