@@ -52,8 +52,8 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     options: Beam's (see runner_options); processes: where tasks that hold the GIL run.
     """
     assert settings.output is not None
-    output = _absolute(settings.output)
-    work = _absolute(settings.work) if settings.work else output / "work"
+    output = absolute(settings.output)
+    work = absolute(settings.work) if settings.work else output / "work"
     started = time.monotonic(), cpu_seconds()
     listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
     check_writable(output, "--output")
@@ -80,7 +80,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
                 remove(output / leftover)
         manifest = finished(output, directories["write"])
         if manifest is not None:
-            console.print(f"{output}: complete already, nothing to do")
+            console.print(f"{output}: complete already, nothing to do", highlight=False, markup=False, soft_wrap=True)
             leave_report(output, console)
             return manifest
         for directory in (output / "data", output / "plan", output / "graph", *directories.values()):
@@ -105,7 +105,8 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         return manifest
 
 
-def _absolute(place: str) -> Path:
+def absolute(place: str) -> Path:
+    """A place of the settings as the tasks know it, wherever they run."""
     path = location(place)
     return path if is_remote(path) else path.absolute()
 

@@ -107,7 +107,8 @@ def _refused(directory: Path) -> Counter[tuple[str, str]]:
     import pyarrow.parquet as pq
 
     table = pq.read_table(local(directory / "assign" / "refused.parquet"), columns=["source", "reason"])
-    return Counter(zip(table.column("source").to_pylist(), table.column("reason").to_pylist(), strict=True))
+    counts = table.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist()
+    return Counter({(row["source"], row["reason"]): row["count_all"] for row in counts})
 
 
 def _keep(source: Path, target: Path) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from splice.errors import SpliceError
-from splice.files import replacing, write_texts
+from splice.files import replacing, write_json, write_texts
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit
-from splice.storage import is_remote, names, remove, remove_all
+from splice.stages.centroids import MOST_CLUSTERS, PACK_CLUSTERS, SAMPLE_BYTES
+from splice.stages.plan import packs_path
+from splice.storage import exists, is_remote, names, remove, remove_all
 from splice.task import Receipt, Task
 from splice.tokenizer import load_tokenizer
 
@@ -59,7 +61,7 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
     """Read, filter and deduplicate the sources, and gather the documents of each pack."""
     s = run.settings
     ngrams = directory / "contamination.npz"
-    if contamination is not None and not ngrams.exists():
+    if contamination is not None and not exists(ngrams):
         with replacing(ngrams) as temporary:
             contamination.save(temporary)
     there = names(directory / "units")
@@ -72,32 +74,54 @@ def ingest(run: Run, units: list[Unit], contamination: Contamination | None, dir
         "shingle_words": s.shingle_words if s.dedup == "near" else None,
         "contamination": contamination and str(ngrams),
     }
-    reads = [Task("read", f"{n:05d}", str(directory), {**args, "number": n}) for n in range(len(units))]
+    reads = [
+        Task("read", f"{n:05d}", str(directory), {**args, "number": n, "sample_bytes": sample_bytes})
+        for n, sample_bytes in enumerate(_samples(s, units))
+    ]
     read = run.stage("read", reads, [unit.bytes for unit in units])
     for lacking in check_provenance(s, read):
         run.console.print(f"{lacking}: they are together as one group", highlight=False, markup=False)
+    documents = sum(receipt["kept"] for receipt in read)
+    if s.pack_by == "cluster" and documents > s.pack_documents:
+        run.stage("centroids", [centroids_task(s, documents, len(units), directory)], [1])
+        tasks = [Task("cluster", f"{n:05d}", str(directory), {"number": n}) for n in range(len(units))]
+        run.stage("cluster", tasks, [receipt["bytes"] for receipt in read])
+    packing = ("dedup", "near_threshold", "pack_by", "pack_documents", "max_repo_bytes")
     assign_args = {
         "units": [[receipt["source"], receipt["kept"]] for receipt in read],
-        **{name: getattr(s, name) for name in ("dedup", "near_threshold", "pack_documents", "max_repo_bytes")},
+        **{name: getattr(s, name) for name in packing},
     }
     assigned = run.stage("assign", [Task("assign", "all", str(directory), assign_args)], [1])[0]
-    sources = [unit.source for unit in units]
     cuts = [(p, n, *part) for p, parts in enumerate(assigned["packs"]) for n, part in enumerate(parts)]
     tasks = [
         Task(
             "gather",
             f"{p:05d}-{n:04d}",
             str(directory),
-            {"pack": p, "part": n, "start": a, "stop": b, "sources": sources},
+            {"pack": p, "part": n, "start": a, "stop": b},
         )
         for p, n, a, b, _ in cuts
     ]
     run.stage("gather", tasks, [size for *_, size in cuts])
     # Every document is in a pack or in refused.parquet.
-    leftovers = (name for name in names(directory / "read") if name.endswith((".arrow", ".minhash.npy")))
+    leftovers = (name for name in names(directory / "read") if name.endswith((".arrow", ".npy")))
     remove_all(directory / "read", leftovers)
     sizes = [[size for *_, size in parts] for parts in assigned["packs"]]
     return Ingested(directory, read, assigned, sizes, [sum(b - a for a, b, _ in parts) for parts in assigned["packs"]])
+
+
+def _samples(s: BuildSettings, units: list[Unit]) -> list[int]:
+    """Bytes of each unit's documents that clusters are trained on: its share of the input."""
+    if s.pack_by != "cluster":
+        return [0] * len(units)
+    sizes = [max(1, unit.bytes) for unit in units]
+    return [max(1, SAMPLE_BYTES * size // sum(sizes)) for size in sizes]
+
+
+def centroids_task(s: BuildSettings, documents: int, files: int, directory: Path) -> Task:
+    """One task."""
+    clusters = min(MOST_CLUSTERS, PACK_CLUSTERS * -(-documents // s.pack_documents))
+    return Task("centroids", "all", str(directory), {"files": files, "clusters": clusters})
 
 
 def contamination_of(s: BuildSettings) -> Contamination | None:
@@ -250,7 +274,6 @@ def write(
         "tokens": str(tokens.directory),
         "walk": str(directories["walk"]),
         "output": str(output),
-        "packs": [[n, receipt["examples"]] for n, receipt in zip(ingested.parts, plans, strict=True)],
         "seed": s.seed,
         "length": s.length,
         "bos_id": tokens.bos_id,
@@ -258,6 +281,9 @@ def write(
         "pad_id": tokens.tokenizer["pad_id"],
         "retriever": s.retriever,
     }
+    # In a file: each shard is of all packs, whose list is too long to travel in a descriptor.
+    packs = [[n, receipt["examples"]] for n, receipt in zip(ingested.parts, plans, strict=True)]
+    write_json(packs_path(directories["walk"]), packs)
     edges = [examples * i // count for i in range(count + 1)]  # shards of equal size: none is left nearly empty
     tasks = [
         Task(

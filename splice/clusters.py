@@ -13,6 +13,7 @@ Notation: n documents, texts as Arrow's binary layout (data uint8 [bytes], offse
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ class Clusters:
     def train(cls, texts: Sequence[tuple[np.ndarray, np.ndarray]], k: int, threads: int = 1) -> Clusters:
         """At most k clusters of the sample `texts`, chunks in order, each (data, offsets). The result does not depend on
         `threads`, nor on the cut into chunks."""
-        with ThreadPoolExecutor(max(1, threads)) as pool:
+        threads = max(1, threads)
+        with ThreadPoolExecutor(threads) as pool:
             counts = list(pool.map(lambda chunk: count_words(*chunk), texts))
             weights, average = _weights(counts)
             vectors = _joined([_vectors(count, weights, average) for count in counts])
@@ -80,7 +82,7 @@ class Clusters:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls(arrays["weights"], float(arrays["average"]), arrays["centroids"])
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise SpliceError(
                 f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
             ) from None
@@ -231,6 +233,8 @@ def _in_order(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         if len(clusters) < 3:
             return clusters.tolist()
         along = _second_eigenvector(together[np.ix_(clusters, clusters)])
+        if (along * (np.arange(len(along)) - (len(along) - 1) / 2)).sum() < 0:
+            along = -along  # so that the ends that lay beside each other still do
         line = clusters[np.argsort(along, kind="stable")]
         filled = np.cumsum(sizes[line])
         cut = min(int(np.argmin(np.abs(2 * filled - filled[-1]))) + 1, len(line) - 1)

@@ -41,7 +41,9 @@ class Contamination:
         hashes, owner = [], []
         short = 0
         for number, path in enumerate(paths):
-            found = [hashed for text in _texts(local(location(path))) for hashed in [_of_text(text, ngram)] if len(hashed)]
+            found = [
+                hashed for text in _texts(local(location(path))) for hashed in [_of_text(text, ngram)] if len(hashed)
+            ]
             if not found:
                 raise SpliceError(f"{path}: holds no word to decontaminate by; leave it out")
             hashes += found

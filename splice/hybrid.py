@@ -22,6 +22,7 @@ from .arrays import damaged
 from .bm25 import Bm25Index
 from .dense import DenseIndex
 from .errors import SpliceError
+from .storage import local
 
 RANK_CONSTANT = 60
 BATCH_QUERIES = 1024  # merged at a time: 16 bytes a query and document of both windows

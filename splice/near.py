@@ -132,13 +132,10 @@ def first_of_cluster(tables: Sequence[np.ndarray], kept: np.ndarray, threshold: 
     starts = np.cumsum([0] + [len(table) for table in tables])
     parents = np.arange(int(starts[-1]))
     rows = rows_of_a_band(threshold)
-    members = np.flatnonzero(
-        kept & (_column(tables, 0) != np.uint32(0xFFFFFFFF))
-    )  # those without a word are like nobody
+    without = np.concatenate([table[:, 0] == np.uint32(0xFFFFFFFF) for table in tables])
+    members = np.flatnonzero(kept & ~without)  # those without a word are like nobody
     for band in range(PERMUTATIONS // rows):
-        keys = np.zeros(int(starts[-1]), np.uint64)
-        for column in range(band * rows, (band + 1) * rows):
-            keys = mix(keys ^ _column(tables, column))
+        keys = np.concatenate([_keys(table[:, band * rows : (band + 1) * rows]) for table in tables])
         order = members[np.argsort(keys[members], kind="stable")]
         same = np.append(False, keys[order[1:]] == keys[order[:-1]])  # as the one before it
         later = np.flatnonzero(same)
@@ -165,8 +162,12 @@ def _compare(
         _unite(parents, x[agree >= threshold], y[agree >= threshold])
 
 
-def _column(tables: Sequence[np.ndarray], column: int) -> np.ndarray:
-    return np.concatenate([table[:, column] for table in tables])
+def _keys(band: np.ndarray) -> np.ndarray:
+    """uint64 [n]: one key of each row, uint32 [n, rows]."""
+    keys = np.zeros(len(band), np.uint64)
+    for column in np.array(band.T):
+        keys = mix(keys ^ column)
+    return keys
 
 
 def _rows(tables: Sequence[np.ndarray], starts: np.ndarray, documents: np.ndarray) -> np.ndarray:

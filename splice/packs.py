@@ -57,9 +57,16 @@ class Pack:
         start, stop = offsets[document - self.first[part] :][:2]
         return data[start:stop].tobytes()
 
-    def strings(self, column: str) -> list[str | None]:
-        """A column of the documents' provenance: "id", "source", "repo", "path" or "domain"."""
-        return [value for part in self.parts for value in part.column(column).to_pylist()]
+    def strings(self, column: str, documents: np.ndarray | None = None) -> list[str | None]:
+        """A column of the provenance of all documents, or of some: "id", "source", "repo", "path" or "domain"."""
+        if documents is None:
+            return [value for part in self.parts for value in part.column(column).to_pylist()]
+        part = np.searchsorted(self.first, documents, side="right") - 1
+        found = np.empty(len(documents), object)
+        for p in np.unique(part):
+            mine = np.flatnonzero(part == p)
+            found[mine] = self.parts[p].column(column).take(documents[mine] - self.first[p]).to_pylist()
+        return found.tolist()
 
 
 def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -119,57 +126,52 @@ def open_batch(path: Path) -> Any:
 def assign(unit: np.ndarray, size_bytes: np.ndarray, pack_documents: int, max_unit_bytes: int) -> np.ndarray:
     """Give each document a pack, so that units (repositories) stay together and packs are balanced.
 
-    unit: int64 [N], the document's repository, or -1 for a document of none; size_bytes: int64 [N].
+    unit: int [N], the document's repository, or -1 for a document of none; size_bytes: int [N].
     A unit over `max_unit_bytes` or `pack_documents` is split in document order. Units are placed largest first into
     the emptiest pack (longest processing time first); documents without a unit then level the packs out.
-    Gives int64 [N], packs numbered from 0, none over `pack_documents` documents.
+    Gives int32 [N], packs numbered from 0, none over `pack_documents` documents.
     """
     n = len(unit)
     if n == 0:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int32)
     piece = _split(unit, size_bytes, pack_documents, max_unit_bytes)
     owned = unit >= 0
-    counts = np.bincount(piece[owned]) if owned.any() else np.zeros(0, np.int64)
+    counts = np.bincount(piece[owned])
     largest_first = np.argsort(-counts, kind="stable")
     packs = -(-n // pack_documents)
     while True:  # a bin packing that does not fit gets one more pack
         load = np.zeros(packs, np.int64)
-        pack_of_piece = np.zeros(len(counts), np.int64)
+        pack_of_piece = np.zeros(len(counts), np.int32)
         for p in largest_first:
             pack_of_piece[p] = target = int(np.argmin(load))
             load[target] += counts[p]
         if load.max() <= pack_documents:
             break
         packs += 1
-    result = np.empty(n, np.int64)
+    result = np.empty(n, np.int32)
     result[owned] = pack_of_piece[piece[owned]]
-    result[~owned] = _level(load, int((~owned).sum()))
+    result[~owned] = _level(load, n - int(np.count_nonzero(owned)))
     return result
 
 
 def _split(unit: np.ndarray, size_bytes: np.ndarray, max_documents: int, max_bytes: int) -> np.ndarray:
-    """Number the pieces of units: a new piece wherever the next document would pass a bound."""
-    piece = np.full(len(unit), -1, np.int64)
-    pieces = 0
+    """Number the pieces of units, int32 [N]: a new piece wherever the next document would pass a bound; -1 without a unit."""
     order = np.argsort(unit, kind="stable")
-    order = order[unit[order] >= 0]
-    starts = np.flatnonzero(np.diff(unit[order], prepend=-1))
-    for documents in np.split(order, starts[1:]):
-        if len(documents) == 0:
-            continue
-        if len(documents) <= max_documents and size_bytes[documents].sum() <= max_bytes:
-            piece[documents] = pieces
-            pieces += 1
-            continue
-        held_documents = held_bytes = 0
-        for d in documents:
-            if held_documents and (held_documents == max_documents or held_bytes + size_bytes[d] > max_bytes):
-                pieces += 1
-                held_documents = held_bytes = 0
-            piece[d] = pieces
-            held_documents += 1
-            held_bytes += int(size_bytes[d])
-        pieces += 1
+    order = order[np.searchsorted(unit[order], 0) :]
+    begins = np.flatnonzero(np.diff(unit[order], prepend=-1))
+    ends = np.append(begins[1:], len(order))
+    before = np.zeros(len(order) + 1, np.int64)  # bytes before each document, units one after the other
+    np.cumsum(size_bytes[order], out=before[1:])
+    new = np.zeros(len(order), bool)
+    new[begins] = True
+    over = (ends - begins > max_documents) | (before[ends] - before[begins] > max_bytes)
+    for start, end in zip(begins[over].tolist(), ends[over].tolist(), strict=True):
+        while start < end:
+            new[start] = True
+            fits = int(np.searchsorted(before, before[start] + max_bytes, side="right")) - 1
+            start = min(max(fits, start + 1), start + max_documents)
+    piece = np.full(len(unit), -1, np.int32)
+    piece[order] = np.cumsum(new, dtype=np.int32) - 1
     return piece
 
 
@@ -179,6 +181,16 @@ def _level(load: np.ndarray, documents: int) -> np.ndarray:
     free = np.maximum(-(-total // len(load)) - load, 0)
     filled = np.minimum(np.cumsum(free), documents)
     return np.repeat(np.arange(len(load)), np.diff(filled, prepend=0))
+
+
+def level_cuts(groups: Sequence[int], pack_documents: int) -> list[int]:
+    """Where packs begin, and the last ends, in a sequence of groups of so many documents each: a pack is of one group, and a
+    group is cut into as few packs as hold it, of equal size."""
+    edges = [0]
+    for documents in groups:
+        begin, packs = edges[-1], -(-documents // pack_documents)
+        edges += [begin + documents * (i + 1) // packs for i in range(packs)]
+    return edges
 
 
 def parts_of(size_bytes: Sequence[int] | np.ndarray, part_bytes: int) -> list[tuple[int, int]]:

@@ -40,6 +40,11 @@ def setting(default: Any, help: str, stage: Stage, panel: str, **bounds: Any) ->
     return Field(default=default, description=help, json_schema_extra=extra, **bounds)
 
 
+def as_text(value: Any) -> Any:
+    """A path as its text: a place may be a URL too."""
+    return str(value) if isinstance(value, Path) else value
+
+
 class BuildSettings(BaseModel):
     """The settings of one build. Raises pydantic's ValidationError; `resolve` turns that into one clear sentence."""
 
@@ -113,7 +118,16 @@ class BuildSettings(BaseModel):
         32_000, "vocabulary of the trained default tokenizer", "tokens", "Tokenizer", ge=300, le=2**20
     )
     pack_documents: int = setting(50_000, "most documents indexed together", "ingest", "Packs", ge=1, le=2**22)
-    max_repo_bytes: int = setting(25_000_000, "larger repositories are split", "ingest", "Packs", ge=1)
+    pack_by: Literal["repository", "source", "hash", "cluster"] = setting(
+        "repository",
+        "which documents go into one pack, where there are several; repository: those of one, and packs of equal size; "
+        "source: of one alone; hash: at random by content; cluster: those that use the same words",
+        "ingest",
+        "Packs",
+    )
+    max_repo_bytes: int = setting(
+        25_000_000, "larger repositories are split (--pack-by repository)", "ingest", "Packs", ge=1
+    )
 
     k1: float = setting(1.5, "BM25: saturation of a term's frequency", "link", "BM25", ge=0, allow_inf_nan=False)
     b: float = setting(0.75, "BM25: weight of the document's length", "link", "BM25", ge=0, le=1)
@@ -155,10 +169,7 @@ class BuildSettings(BaseModel):
 
     shard_tokens: int = setting(2**24, "tokens in one Parquet shard", "write", "Shards", ge=16)
 
-    @field_validator("output", "work", mode="before")
-    @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else value
+    _places = field_validator("output", "work", mode="before")(as_text)
 
     @model_validator(mode="after")
     def _coherent(self) -> BuildSettings:
@@ -205,6 +216,8 @@ class BuildSettings(BaseModel):
                 values["near_threshold"] = values["shingle_words"] = None
             if not self.decontaminate:
                 values["ngram_words"] = None
+            if self.pack_by != "repository":
+                values["max_repo_bytes"] = None
         if stage == "ingest":
             values["domain_field"] = self.row_domain
         if stage == "link":

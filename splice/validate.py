@@ -187,11 +187,10 @@ class Proof:
         kept: Counter[str] = Counter()
         tokenised, plans = [], []
         for number, table in enumerate(self._documents):
-            sources = np.array(table["source"])
             plan = self._plans[number]
             written = self._written_tokens(number)
-            for source in np.unique(sources):
-                mine = sources == source
+            for code, source in enumerate(table["sources"]):
+                mine = table["source"] == code
                 pieces = np.bincount(plan["document"], minlength=len(mine))
                 uses = np.bincount(plan["document"][plan["begin"] == 0], minlength=len(mine))
                 planned, again = pieces > 0, np.maximum(uses - 1, 0)
@@ -205,11 +204,14 @@ class Proof:
                     "reuses": int(again[mine].sum()),
                     "reused_tokens": int((n * again)[mine].sum()),
                 }
-                kept[str(source)] += counts["documents"]
-                tokenised.append({"by_source": {str(source): counts}})
-                plans.append({"by_source": {str(source): fates}})
-        pairs = list(zip(refused.column("source").to_pylist(), refused.column("reason").to_pylist(), strict=True))
-        dropped = Counter(source for source, _ in pairs)
+                kept[source] += counts["documents"]
+                tokenised.append({"by_source": {source: counts}})
+                plans.append({"by_source": {source: fates}})
+        reasons = refused.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist()
+        pairs = Counter({(row["source"], row["reason"]): row["count_all"] for row in reasons})
+        dropped: Counter[str] = Counter()
+        for (source, _), count in pairs.items():
+            dropped[source] += count
         read = [
             {"source": s, "documents": kept[s] + dropped[s] + quarantined[s], "quarantined": quarantined[s]}
             for s in self.manifest["ledger"]["sources"]
@@ -222,7 +224,7 @@ class Proof:
                 s: {"written_tokens": c.written[s], "separators": c.separators[s]} for s in sorted(c.written)
             },
         }
-        recounted = make_ledger(self.length, read, Counter(pairs), tokenised, plans, [shard])
+        recounted = make_ledger(self.length, read, pairs, tokenised, plans, [shard])
         wrong = imbalances(recounted)
         if wrong:
             raise Failed("; ".join(wrong))
@@ -298,7 +300,7 @@ class Proof:
         n = table["tokens"][document]
         spans = np.stack([np.clip(plan[c][rows] - before, 0, n) for c in ("begin", "end")], axis=1)
         scores = plan["score"][rows]
-        if example.pack != pack or example.doc_ids != [table["id"][d] for d in document]:
+        if example.pack != pack or example.doc_ids != table["id"].take(document).to_pylist():
             yield "its documents are not the plan's"
             return
         if not np.array_equal(example.doc_offsets, plan["offset"][rows]) or not np.array_equal(
@@ -382,12 +384,19 @@ class Proof:
 
     @cached_property
     def _plans(self) -> list[dict[str, np.ndarray]]:
+        """`read_plan` of each pack, in half the memory: these are of the whole dataset."""
         from .stages.plan import read_plan
 
-        return [read_plan(self.path, number) for number in range(len(self.manifest["packs"]))]
+        def narrow(column: np.ndarray) -> np.ndarray:
+            narrowed = column.astype(np.int32) if column.dtype == np.int64 else column
+            return narrowed if np.array_equal(narrowed, column, equal_nan=True) else column
+
+        packs = range(len(self.manifest["packs"]))
+        return [{name: narrow(column) for name, column in read_plan(self.path, p).items()} for p in packs]
 
     @cached_property
     def _documents(self) -> list[dict[str, Any]]:
+        """Of each pack: id (Arrow strings [N]), source (int32 [N], a place in `sources`), sources (names), tokens (int64 [N])."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -395,11 +404,18 @@ class Proof:
         for number, pack in enumerate(self.manifest["packs"]):
             paths = [self.path / "documents" / f"{number:05d}-{part:04d}.parquet" for part in range(pack["parts"])]
             columns = ["id", "source", "tokens"]
-            table = pa.concat_tables([pq.read_table(local(path), columns=columns) for path in paths])
+            table = pa.concat_tables([pq.ParquetFile(local(p)).read(columns=columns) for p in paths])
             if table.num_rows != pack["documents"]:
                 raise Failed(f"documents/ of pack {number}: {table.num_rows} documents listed, not {pack['documents']}")
-            tables.append({name: table.column(name).to_pylist() for name in ("id", "source")})
-            tables[-1]["tokens"] = table.column("tokens").to_numpy()
+            source = table.column("source").combine_chunks().dictionary_encode()
+            tables.append(
+                {
+                    "id": table.column("id").combine_chunks(),
+                    "source": source.indices.to_numpy(),
+                    "sources": source.dictionary.to_pylist(),
+                    "tokens": table.column("tokens").to_numpy(),
+                }
+            )
         return tables
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..files import replacing
 from ..packs import binary_arrays, open_table
 from ..shared import shared
 from ..storage import local, location
+from .assign import keys_path
 
 BATCH_BYTES = 16 * 2**20
 BATCH_ROWS = 2**16
@@ -22,10 +24,11 @@ PROVENANCE = ("repo", "path", "domain")  # what a document may have or not
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """args: number (of units/NNNNN.json, what to read), settings (SourceSettings), strict, shingle_words (None: no
-    signatures), contamination (a file, or None).
+    signatures), contamination (a file, or None), sample_bytes (of text for the stage centroids; 0: none).
 
-    Writes read/NNNNN.arrow (id, repo, path, domain, hash [16 bytes], text), and where there are any read/NNNNN.refused.arrow
-    (id, reason, by: the evaluation file), read/NNNNN.quarantine.jsonl and read/NNNNN.minhash.npy. Raises SpliceError at the first bad input when strict.
+    Writes read/NNNNN.arrow (id, repo, path, domain, text), read/NNNNN.keys.arrow (id, repo, hash [16 bytes], bytes), and where
+    there are any read/NNNNN.refused.arrow (id, reason, by: the evaluation file), read/NNNNN.quarantine.jsonl,
+    read/NNNNN.minhash.npy and read/NNNNN.sample.arrow (text). Raises SpliceError at the first bad input when strict.
     """
     import xxhash
 
@@ -42,7 +45,11 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     quarantine: list[dict[str, Any]] = []
     size = kept = 0
     without: Counter[str] = Counter()
-    with replacing(base.with_suffix(".arrow")) as temporary, _Writer(temporary) as writer:
+    with (
+        replacing(base.with_suffix(".arrow")) as temporary,
+        replacing(keys_path(directory, args["number"])) as keys,
+        _Writer(temporary, keys) as writer,
+    ):
         for item in read_unit(unit, settings):
             if isinstance(item, Document):
                 reason = check(item.text, settings)
@@ -65,6 +72,8 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
                 quarantine.append({"source": unit.source, "file": item.file, "line": item.line, "reason": item.reason})
     if args["shingle_words"] is not None:
         _write_signatures(base, args["shingle_words"])
+    if args["sample_bytes"]:
+        _write_sample(base, directory, args["number"], args["sample_bytes"] / max(1, size))
     if refused:
         _write_refused(base.with_suffix(".refused.arrow"), refused)
     if quarantine:
@@ -82,42 +91,39 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
 
 
 class _Writer:
-    """Documents into an Arrow file, a record batch per 16 MB of text, so that memory stays bounded."""
+    """Documents into an Arrow file, their keys into another, a record batch per 16 MB of text, so that memory stays bounded."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keys: Path) -> None:
         import pyarrow as pa
 
-        self.schema = pa.schema(
-            [
-                ("id", pa.string()),
-                ("repo", pa.string()),
-                ("path", pa.string()),
-                ("domain", pa.string()),
-                ("hash", pa.binary(16)),
-                ("text", pa.large_binary()),
-            ]
-        )
+        provenance = [(name, pa.string()) for name in ("id", "repo", "path", "domain")]
         self._pa = pa
-        self._file = pa.ipc.new_file(str(path), self.schema)
+        self._schema = pa.schema([*provenance, ("text", pa.large_binary())])
+        self._keys_schema = pa.schema([*provenance[:2], ("hash", pa.binary(16)), ("bytes", pa.uint32())])
+        self._file = pa.ipc.new_file(str(path), self._schema)
+        self._keys = pa.ipc.new_file(str(keys), self._keys_schema)
         self._clear()
 
     def _clear(self) -> None:
-        self.rows: tuple[list[Any], ...] = ([], [], [], [], [], [])
+        self.rows: list[tuple[Any, ...]] = []
         self.bytes = 0
 
     def add(self, document: Any, digest: bytes) -> None:
-        row = (document.id, document.repo, document.path, document.domain, digest, document.text)
-        for column, value in zip(self.rows, row, strict=True):
-            column.append(value)
+        self.rows.append((document.id, document.repo, document.path, document.domain, document.text, digest))
         self.bytes += len(document.text)
-        if self.bytes >= BATCH_BYTES or len(self.rows[0]) == BATCH_ROWS:
+        if self.bytes >= BATCH_BYTES or len(self.rows) == BATCH_ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        if self.rows[0]:
-            arrays = [self._pa.array(rows, f.type) for rows, f in zip(self.rows, self.schema, strict=True)]
-            self._file.write_batch(self._pa.record_batch(arrays, schema=self.schema))
+        if self.rows:
+            ids, repos, paths, domains, texts, digests = zip(*self.rows, strict=True)
+            self._write(self._file, self._schema, ids, repos, paths, domains, texts)
+            self._write(self._keys, self._keys_schema, ids, repos, digests, [len(text) for text in texts])
             self._clear()
+
+    def _write(self, file: Any, schema: Any, *columns: Sequence[Any]) -> None:
+        arrays = [self._pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        file.write_batch(self._pa.record_batch(arrays, schema=schema))
 
     def __enter__(self) -> _Writer:
         return self
@@ -126,6 +132,7 @@ class _Writer:
         if kind is None:
             self._flush()
         self._file.close()
+        self._keys.close()
 
 
 @shared(maxsize=1)
@@ -142,6 +149,25 @@ def _write_signatures(base: Path, shingle_words: int) -> None:
     found = [signatures(*binary_arrays(chunk), shingle_words) for chunk in chunks]
     with replacing(base.with_suffix(".minhash.npy")) as temporary, open(temporary, "wb") as out:
         np.save(out, np.concatenate(found) if found else np.zeros((0, PERMUTATIONS), np.uint32))
+
+
+def _write_sample(base: Path, directory: Path, number: int, share: float) -> None:
+    """About this share of the documents, chosen by content hash; of equal documents all or none."""
+    import pyarrow as pa
+
+    texts = open_table(base.with_suffix(".arrow")).column("text")
+    hashes = open_table(keys_path(directory, number)).column("hash").chunks
+    first = [np.frombuffer(chunk.buffers()[1], np.uint64)[: 2 * len(chunk) : 2] for chunk in hashes]
+    below = np.uint64(min(share * 2.0**64, 2**64 - 1))
+    chosen = [chunk.filter(pa.array(h <= below)) for chunk, h in zip(texts.chunks, first, strict=True)]
+    batch = pa.record_batch({"text": pa.chunked_array(chosen, pa.large_binary()).combine_chunks()})
+    with replacing(sample_path(directory, number)) as temporary, pa.ipc.new_file(str(temporary), batch.schema) as out:
+        out.write_batch(batch)
+
+
+def sample_path(directory: Path, number: int) -> Path:
+    """Where a read file's part of the sample lies that centroids are trained on."""
+    return directory / "read" / f"{number:05d}.sample.arrow"
 
 
 def _write_refused(path: Path, refused: list[tuple[str, str, str | None]]) -> None:

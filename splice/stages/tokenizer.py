@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import read_json
-from ..packs import open_table
 from ..shared import shared
 from ..storage import is_url, local_directory, location
 from ..task import Task
+from .gather import read_sample
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
@@ -24,7 +24,7 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """
     from ..tokenizer import load_tokenizer, train_tokenizer
 
-    sample = _sample(args["ingest"])
+    sample = read_sample(location(args["ingest"]))
     with tempfile.TemporaryDirectory(prefix="splice-tokenizer-") as trained:
         if args["tokenizer"] is None:
             train_tokenizer(sample, args["vocab_size"], Path(trained))
@@ -44,10 +44,6 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     }
 
 
-def _sample(ingest: str) -> list[bytes]:
-    return open_table(location(ingest) / "assign" / "sample.arrow").column("text").to_pylist()
-
-
 _proven: dict[str, Tokenizer] = {}  # by directory: the process that made the proof need not make it again
 
 
@@ -62,6 +58,6 @@ def saved_tokenizer(directory: str, ingest: str) -> Tokenizer:
     from ..tokenizer import load_tokenizer
 
     fast = read_json(receipt_path(location(directory)))["backend"] == "gigatoken"
-    sample = _sample(ingest) if fast else []
+    sample = read_sample(location(ingest)) if fast else []
     saved = local_directory(location(directory) / "tokenizer")
     return _proven.get(directory) or load_tokenizer(str(saved), sample, fast)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +14,28 @@ from ..files import replacing
 from ..packs import Pack, open_pack
 from ..seeded import permutation
 from ..shared import shared
-from ..storage import location
+from ..storage import local, location
 from ..store.shards import Example, file_sha256, write_shard
-from .plan import saved_plan
+from .plan import packs_path, saved_plan
 
 
 def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
-    """args: ingest, tokens, walk (directories), output, packs ([parts, examples] of each pack), start, stop (places in the
+    """args: ingest, tokens, walk (directories), output, start, stop (places in the
     shuffled order), file, seed, length, bos_id, eos_id (None where not joined by it), pad_id, retriever.
 
     Writes OUTPUT/data/FILE; the receipt has its sha256 and what it holds, by source.
     """
-    first = np.cumsum([0] + [examples for _, examples in args["packs"]])
+    packs = _packs(args["walk"])
+    first = np.cumsum([0] + [examples for _, examples in packs])
     numbers = permutation(int(first[-1]), args["seed"], "examples")[args["start"] : args["stop"]]
-    examples = (_example(args, int(number), first) for number in numbers)
+    pack_of = np.searchsorted(first, numbers, side="right") - 1
+    examples: list[Any] = [None] * len(numbers)
+    for pack in np.unique(pack_of).tolist():  # a shard is of all packs, so that each is opened once
+        places = np.flatnonzero(pack_of == pack)
+        for place, example in zip(
+            places.tolist(), _examples(args, pack, packs[pack][0], numbers[places], first[pack]), strict=True
+        ):
+            examples[place] = example
     path = location(args["output"]) / "data" / args["file"]
     with replacing(path, sync=True) as temporary:
         totals = write_shard(temporary, examples, args["length"], args["retriever"])
@@ -33,13 +44,29 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     return {"file": args["file"], "sha256": digest, "bytes": size, **totals}
 
 
-def _example(args: dict[str, Any], number: int, first: np.ndarray) -> Example:
-    """Materialise example `number` of the plan."""
-    pack_number = int(np.searchsorted(first, number, side="right")) - 1
-    pack = open_pack(args["ingest"], pack_number, args["packs"][pack_number][0], args["tokens"])
+def _examples(args: dict[str, Any], pack_number: int, parts: int, numbers: np.ndarray, first: int) -> Iterator[Example]:
+    """Materialise examples of one pack. numbers: int64 [n], in the whole dataset, where the pack's begin at `first`."""
+    pack = open_pack(args["ingest"], pack_number, parts, args["tokens"])
     plan = saved_plan(args["walk"], pack_number)
-    a, b = plan["starts"][number - first[pack_number] :][:2]
-    written = np.arange(a, b)[plan["end"][a:b] > plan["begin"][a:b]]
+    begin, end = plan["starts"][numbers - first], plan["starts"][numbers - first + 1]
+    rows = [np.arange(a, b)[plan["end"][a:b] > plan["begin"][a:b]] for a, b in zip(begin, end, strict=True)]
+    documents = plan["document"][np.concatenate(rows)]
+    ids, sources = (iter(pack.strings(name, documents)) for name in ("id", "source"))
+    for number, written in zip(numbers.tolist(), rows, strict=True):
+        n = len(written)
+        yield _example(args, number, pack, plan, written, list(islice(ids, n)), list(islice(sources, n)))
+
+
+def _example(
+    args: dict[str, Any],
+    number: int,
+    pack: Pack,
+    plan: dict[str, np.ndarray],
+    written: np.ndarray,
+    doc_ids: list[Any],
+    sources: list[Any],
+) -> Example:
+    """Materialise example `number` from its rows of the plan, int64 [n]."""
     ids = np.full(args["length"], args["pad_id"], np.int32)
     documents = plan["document"][written]
     spans = np.empty((len(written), 2), np.int32)
@@ -48,14 +75,13 @@ def _example(args: dict[str, Any], number: int, first: np.ndarray) -> Example:
         offset, begin, end = int(plan["offset"][row]), int(plan["begin"][row]), int(plan["end"][row])
         stop = offset + end - begin
         spans[i] = _copy(pack, int(documents[i]), begin, ids[offset:stop], args["bos_id"], args["eos_id"])
-    provenance = _provenance(args["ingest"], pack_number, args["packs"][pack_number][0])
     return Example(
         number=number,
-        pack=pack_number,
+        pack=pack.number,
         input_ids=ids,
         padding=args["length"] - stop,
-        doc_ids=[provenance["id"][d] for d in documents],
-        sources=[provenance["source"][d] for d in documents],
+        doc_ids=doc_ids,
+        sources=sources,
         doc_offsets=plan["offset"][written].astype(np.int32),
         doc_spans=spans,
         parents=_places(documents, plan["parent"][written]),
@@ -89,7 +115,6 @@ def _places(documents: np.ndarray, parents: np.ndarray) -> np.ndarray:
     return np.array([place.get(int(parent), -1) for parent in parents], np.int32)
 
 
-@shared(maxsize=8)
-def _provenance(ingest: str, number: int, parts: int) -> dict[str, list[str | None]]:
-    pack = open_pack(ingest, number, parts)
-    return {"id": pack.strings("id"), "source": pack.strings("source")}
+@shared(maxsize=1)
+def _packs(walk: str) -> list[list[int]]:
+    return json.loads(local(packs_path(location(walk))).read_bytes())

@@ -51,6 +51,7 @@ MATTERS = {
     "tokenizer": ("tokens", "t.json"),
     "vocab_size": ("tokens", 999),
     "pack_documents": ("ingest", 10),
+    "pack_by": ("ingest", "cluster"),
     "max_repo_bytes": ("ingest", 10),
     "retriever": ("link", "random"),
     "k1": ("link", 1.2),
@@ -137,6 +138,8 @@ def test_what_matters_with_another_setting_alone():
     for name in ("near_threshold", "shingle_words"):
         near = directories(dedup="near")
         assert changed(near, directories(dedup="near", **{name: MATTERS[name][1]})) == AFTER["ingest"]
+    for by in ("source", "hash", "cluster"):
+        assert changed(directories(pack_by=by), directories(pack_by=by, max_repo_bytes=10)) == set()
     given = {"decontaminate": ["eval.jsonl"]}
     assert changed(directories(**given), directories(**given, ngram_words=8)) == AFTER["ingest"]
 
@@ -181,7 +184,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     config = write(tmp_path / "c.yaml", "sources: src\noutput: out\nk: 3\nlength: 64\nmin-chars: 5\nglob: '*.py'\n")
     settings = resolve({"length": 128, "output": None, "sources": [], "seed": 0}, config)
     assert (settings.k, settings.length, settings.seed, settings.min_chars) == (3, 128, 0, 5)
-    assert (settings.sources, settings.glob, settings.output) == (["src"], ["*.py"], Path("out"))
+    assert (settings.sources, settings.glob, settings.output) == (["src"], ["*.py"], "out")
     assert settings.max_chars == 30_000
 
 
