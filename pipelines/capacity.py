@@ -117,17 +117,9 @@ def driver_seconds(stages: list[StageCost]) -> float:
     return rates.START + rates.DRIVER_TASK * sum(stage.tasks for stage in stages)
 
 
-def driver_bytes(s: BuildSettings, corpus: Corpus, stages: list[StageCost]) -> int:
-    """Memory of the command: its tasks, and of the stage with the most the descriptors.
-
-    Each task of `gather` is told the source of every read file, each of `write` the size of every pack.
-    """
-    tasks = {stage.name: stage.tasks for stage in stages}
-    packs = Packs.of(s, corpus).count
-    listed = max(
-        tasks["gather"] * tasks["read"] * rates.DESCRIPTOR_SOURCE, tasks["write"] * packs * rates.DESCRIPTOR_PACK
-    )
-    return rates.PROCESS_BYTES + rates.DRIVER_TASK_BYTES * sum(tasks.values()) + listed
+def driver_bytes(stages: list[StageCost]) -> int:
+    """Memory of the command: its tasks, their descriptors and receipts."""
+    return rates.PROCESS_BYTES + rates.DRIVER_TASK_BYTES * sum(stage.tasks for stage in stages)
 
 
 def local_bytes(s: BuildSettings, corpus: Corpus, encoder: EncoderSize | None) -> int:

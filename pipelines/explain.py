@@ -18,6 +18,7 @@ from rich.console import Console
 from splice.settings import BuildSettings
 from splice.sources import Unit
 from splice.stages.assign import PART_BYTES
+from splice.storage import location
 from splice.task import Receipt, Task, receipts
 
 from . import rates
@@ -115,7 +116,7 @@ class Asking(Run):
         return any(explained.name in other.waits_for for other in self.stages_asked if other.group == explained.group)
 
     def _place(self, task: Task) -> Path:
-        return self.moved.get(task.directory, Path(task.directory))
+        return self.moved.get(task.directory, location(task.directory))
 
     def _reckon(self, name: str, task: Task, weight: int) -> Receipt:
         guess = GUESSED.get(name)
@@ -157,7 +158,7 @@ def explain(s: BuildSettings, beam_options: Sequence[str], console: Console) -> 
 
     Writes nothing where the build would. Raises SpliceError as the build would before any work.
     """
-    from .build import _absolute, check_tokenizer, list_inputs, stage_directories
+    from .build import absolute, check_tokenizer, list_inputs, stage_directories
     from .claim import claim, finished
     from .link import check_embeddings, encoder_of
     from .processes import TaskProcesses
@@ -165,8 +166,8 @@ def explain(s: BuildSettings, beam_options: Sequence[str], console: Console) -> 
 
     assert s.output is not None
     options = runner_options(beam_options, s.worker_count)
-    output = _absolute(s.output)
-    work = _absolute(s.work) if s.work else output / "work"
+    output = absolute(s.output)
+    work = absolute(s.work) if s.work else output / "work"
     units, inputs = list_inputs(s.sources, source_settings(s))
     check_retriever(s, units)
     encoder = encoder_of(s)
@@ -200,7 +201,7 @@ def show_explained(s: BuildSettings, beam_options: Sequence[str], console: Conso
     """Print every stage: its pipeline, tasks, the largest, what it waits for, reads and leaves; and the runner."""
     stages, options = explain(s, beam_options, console)
     if not stages:
-        console.print(f"{s.output}: complete already, nothing to do", highlight=False, markup=False)
+        console.print(f"{s.output}: complete already, nothing to do", highlight=False, markup=False, soft_wrap=True)
         return
     numbers = pipelines(stages, runs_here(options), s.worker_count)
     lines = [_lines(stage, numbers[stage.name]) for stage in stages]

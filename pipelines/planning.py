@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def driver_bytes(self) -> int:
-        return driver_bytes(self.settings, self.corpus, self.stages)
+        return driver_bytes(self.stages)
 
     @property
     def cpu_seconds(self) -> float:
@@ -221,11 +221,6 @@ def warnings(plan: Plan) -> list[str]:
         found.append(
             f"{tasks:,} tasks, each with a receipt that the driver reads ({most.name} has {most.tasks:,}); "
             + _several(plan, tasks / MANY_TASKS)
-        )
-    if plan.driver_bytes > MUCH_MEMORY:
-        found.append(
-            f"the driver holds {size(plan.driver_bytes)}, as descriptors list every source and pack; "
-            + _several(plan, (plan.driver_bytes / MUCH_MEMORY) ** 0.5)
         )
     waiting = plan.longest.longest_seconds
     if plan.workers > 1 and waiting > plan.wall_seconds / 2:

@@ -68,7 +68,6 @@ NEAR_DOCUMENT_BYTES = 67  # besides, where near-duplicates are found
 LOCAL_BYTES, LOCAL_BYTES_PER_BYTE = 650 * 10**6, 2.5  # by the text of a pack
 LOCAL_WORKER_BYTES = 200 * 10**6
 DRIVER_TASK_BYTES = 1_000  # a task, its descriptor and its receipt
-DESCRIPTOR_SOURCE, DESCRIPTOR_PACK = 16, 10  # of the lists of all sources and packs that some descriptors hold
 
 # What the stages leave, in bytes.
 READ_DOCUMENT, KEYS_DOCUMENT, SIGNATURE = (
