@@ -1,9 +1,10 @@
-# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, runs in runs/, the benchmark corpus in bench/corpus.
+# Everything lives in the checkout: the virtual environment in .venv, the demo in demo/, runs in runs/, the benchmark corpus in bench/corpus,
+# the engines of the cluster tests in .engines.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: install demo train eval test lint bench clean
+.PHONY: install demo train eval test test-cluster lint bench clean
 
 install: .venv/core
 
@@ -15,6 +16,10 @@ install: .venv/core
 .venv/test: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+.venv/cluster: .venv/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dask]'
 	touch $@
 
 .venv/bench: pyproject.toml
@@ -56,6 +61,10 @@ test: .venv/test  ## all tests, then the linter
 	$(BIN)/python -m pytest -n auto
 	$(MAKE) --no-print-directory lint
 
+test-cluster: .venv/cluster  ## the same build on Flink, Spark, Prism and Dask, fetched into .engines
+	$(BIN)/python tests/cluster/install.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster -rs
+
 lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,4 +84,4 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/growth.py --corpus bench/corpus/linux --json bench/results/growth.json --figure docs/growth.png
 
 clean:
-	rm -rf .venv demo runs build *.egg-info
+	rm -rf .venv .engines demo runs build *.egg-info

@@ -6,48 +6,31 @@ back from Beam either: what a task did is in its receipt, so any runner that can
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import io
-import logging
-import os
+import re
 import threading
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from splice.errors import BuildFailed, SpliceError
+from splice.errors import RESUME, BuildFailed, SpliceError
 from splice.task import Task, failure_of, forget_failures, leave_reason, receipts, run_task
 
 from .processes import TaskProcesses
+from .runners import check_reachable, pipeline_options, quiet, runs_here, value
 
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.job_server import JobServer
+    from apache_beam.runners.runner import PipelineResult, PipelineRunner
 
-def runner_options(given: Sequence[str], workers: int) -> list[str]:
-    """Beam's options for a build: those given after `--` over the local defaults.
-
-    Locally the tasks are threads of one process: what is dear in them (tokenising, the engine, Parquet) runs without
-    the GIL, an index is mapped once, and nothing is imported twice. Raises SpliceError for an option Beam does not
-    know, which Beam itself would drop in silence.
-    """
-    options = list(given)
-    if not any(option.split("=")[0] == "--runner" for option in options):
-        # Named, because the plain DirectRunner tries to download another runner first.
-        options.append("--runner=FnApiRunner")
-    if _is_local(options):
-        if _value(options, "--direct_num_workers") is None:
-            options.append(f"--direct_num_workers={workers}")
-        if _value(options, "--direct_running_mode") is None:
-            options.append("--direct_running_mode=in_memory")
-        if _value(options, "--default_sdk_harness_log_level") is None:
-            options.append("--default_sdk_harness_log_level=ERROR")  # what worker processes would print
-    if given:
-        _refuse_unknown(options)
-    return options
+JOB_TASKS = 20_000  # all descriptors of a job go to each of its workers: 10 MB
+WORKER_SECONDS = 300  # for a Dask worker to come: without one Dask would wait for ever
 
 
 def load_beam() -> None:
     """Import Beam, which takes a second or two, at a moment of the caller's choosing."""
-    with _quiet():
+    with quiet():
         import apache_beam  # noqa: F401
 
 
@@ -64,12 +47,13 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
             _run_pipeline(tasks, options, threads)
         else:
             for wave in _waves(tasks):
-                _run_pipeline(wave, options, threads)
+                for start in range(0, len(wave), JOB_TASKS):
+                    _run_pipeline(wave[start : start + JOB_TASKS], options, threads)
     except Exception as error:
         failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
         if failure is None and isinstance(error, SpliceError):
             raise
-        raise (failure or BuildFailed(f"the runner failed: {type(error).__name__}: {error}")) from error
+        raise (failure or BuildFailed(f"the runner failed: {_cause(error)}\n{RESUME}")) from error
     failure = failure_of(tasks)
     if failure is not None:
         raise failure
@@ -90,11 +74,15 @@ def _waves(tasks: list[Task]) -> Iterator[list[Task]]:
 
 
 def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
-    with _quiet():
+    check_reachable(options)
+    with quiet():
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.runner import create_runner
 
-        pipeline = beam.Pipeline(options=PipelineOptions(options))
+        arguments = pipeline_options(options, len(tasks))
+        runner = create_runner(value(arguments, "--runner"))
+        pipeline = beam.Pipeline(runner, PipelineOptions(arguments))
         descriptors = [task.to_json() for task in tasks]
         _ = (
             pipeline
@@ -102,8 +90,57 @@ def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
             | beam.Reshuffle()
             | "Run" >> beam.Map(_run, threads)
         )
-        with _sharing_out(tasks) if runs_here(options) else contextlib.nullcontext():
-            pipeline.run().wait_until_finish()
+        with _sharing_out(tasks) if runs_here(options) else _stopping_servers(runner):
+            _wait(pipeline.run())
+
+
+@contextlib.contextmanager
+def _stopping_servers(runner: PipelineRunner) -> Iterator[None]:
+    """What the runner starts for a job server ends with the job. Beam would let it be until the interpreter ends, each anew."""
+    started = []
+
+    def remember(options: PipelineOptions) -> JobServer:
+        started.append(start(options))
+        return started[-1]
+
+    if start := getattr(runner, "default_job_server", None):
+        runner.default_job_server = remember
+    try:
+        yield
+    finally:
+        for server in started:
+            server.stop()
+
+
+def _wait(result: PipelineResult) -> None:
+    """Wait for a job's end; on Ctrl-C, or when it cannot be waited for, end it."""
+    client = getattr(result, "client", None)  # Dask's
+    try:
+        if client is not None:
+            client.wait_for_workers(1, timeout=WORKER_SECONDS)
+        result.wait_until_finish()
+    except BaseException:
+        with contextlib.suppress(Exception):  # it may have ended already, or its job server
+            result.cancel()
+        raise
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _cause(error: BaseException) -> str:
+    """The line of a runner's message that says why, out of the stack traces of two languages."""
+    while error.__cause__ is not None:  # as Dask tells it
+        error = error.__cause__
+    if hasattr(error, "details"):  # grpc's
+        return f"its job server was lost: {error.details()}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    python = [line for line in lines if re.match(r"\w+(Error|Exception)\b", line)]
+    line = (python or java or lines[:1] or [""])[-1]
+    return (
+        line if isinstance(error, RuntimeError) else f"{type(error).__name__}: {line}"
+    )  # Beam makes all that failed one
 
 
 class _SharedOut:
@@ -184,58 +221,3 @@ def local_processes(processes: TaskProcesses) -> Iterator[None]:
         yield
     finally:
         _local = None
-
-
-def _is_local(options: Sequence[str]) -> bool:
-    return (_value(options, "--runner") or "").rsplit(".", 1)[-1] == "FnApiRunner"
-
-
-def runs_here(options: Sequence[str]) -> bool:
-    """Whether the tasks run in threads of this process."""
-    return _is_local(options) and _value(options, "--direct_running_mode") == "in_memory"
-
-
-def _value(options: Sequence[str], name: str) -> str | None:
-    for i, option in enumerate(options):
-        if option == name:
-            return options[i + 1] if i + 1 < len(options) else ""
-        if option.startswith(name + "="):
-            return option.split("=", 1)[1]
-    return None
-
-
-def _refuse_unknown(options: list[str]) -> None:
-    import difflib
-
-    with _quiet():
-        from apache_beam.options.pipeline_options import PipelineOptions
-
-        if "dask" in (_value(options, "--runner") or "").lower():
-            from apache_beam.runners.dask import dask_runner  # noqa: F401 - registers its options
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for kind in PipelineOptions.__subclasses__():
-        with contextlib.suppress(argparse.ArgumentError):
-            kind._add_argparse_args(parser)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            _, unknown = parser.parse_known_args(options)
-    except SystemExit:
-        raise SpliceError(f"after `--`: {said.getvalue().strip().splitlines()[-1]}") from None
-    if unknown:
-        name = unknown[0].split("=")[0]
-        known = [option for action in parser._actions for option in action.option_strings]
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise SpliceError(f"after `--`: Beam has no option {name}{hint} (splice's own options go before `--`)")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Beam warns at import of extras that no build uses; errors still come through as exceptions."""
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    logging.getLogger("root").setLevel(logging.ERROR)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from splice.files import write_json
-from splice.pipelines import beam
+from splice.pipelines import beam, runners
 from splice.task import Task
 
 
@@ -38,7 +38,7 @@ def tasks(directory, stage: str, names: list[str], after: str = "") -> list[Task
 
 
 def local(workers: int) -> list[str]:
-    return beam.runner_options([], workers)
+    return runners.runner_options([], workers)
 
 
 def test_a_long_task_keeps_no_other_waiting(tmp_path, ran):

@@ -1,0 +1,92 @@
+"""A build on every engine: the same bytes as on one machine, through killed workers too, and failures told as there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builds import arguments, receipts, started, wait_for
+from conftest import no_hosts
+from engines import engine_in, jobs_running, listening, separate_hosts
+
+SECONDS = 400  # for a build on two busy cores
+# By engine, in the order of the stages: the part that is killed once the first task of a stage is done.
+KILLED = {
+    "flink": {"gather": "task manager 1", "search": "worker pool 0"},
+    "spark": {"gather": "worker pool"},
+    "prism": {"gather": "worker pool"},
+    "dask": {"gather": "worker 1"},
+}
+
+
+def test_the_dataset_has_the_same_bytes_as_one_built_locally(engine, corpus, local, tmp_path, same_dataset, cli):
+    done = cli(*arguments(corpus, tmp_path / "out", engine.options))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # nothing of Beam's, grpc's or the engine's
+    same_dataset(local, tmp_path / "out")
+
+
+def test_a_failing_task_is_told_with_its_host_and_cause(engine, corpus, local, tmp_path, cli):
+    output = tmp_path / "out"
+    (ingest,) = (local / "work").glob("ingest-*")
+    (output / "work" / ingest.name).mkdir(parents=True)
+    (output / "work" / ingest.name / "read").write_text("a file where the task needs a directory")
+    done = cli(*arguments(corpus, output, engine.options))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"splice: task read/00000 failed on {socket.gethostname()} (process ")
+    assert f"{ingest.name}/read" in done.stderr
+    assert "run the same command again" in done.stderr
+    assert done.stderr.count("\n") == 2  # no stack trace of any language
+
+
+def test_an_interrupt_ends_the_job_too(engine, corpus, tmp_path):
+    output = tmp_path / "out"
+    with started(corpus, output, engine.options) as build:
+        wait_for(lambda: receipts(output, "gather") or build.poll() is not None)
+        (child,) = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGINT)  # a terminal sends it to the command too, which leaves it to its child
+        _, errors = build.communicate(timeout=60)
+    assert build.returncode == 130, errors
+    assert errors.startswith("splice: interrupted. ")
+    assert errors.count("\n") == 1
+    wait_for(lambda: jobs_running(engine) == 0, 30)
+
+
+def test_killed_workers_cost_nothing_but_time(engine, corpus, local, tmp_path, same_dataset, cli, request):
+    output = tmp_path / "out"
+    with started(corpus, output, engine.options) as build:
+        for stage, name in KILLED[request.node.callspec.params["engine"]].items():
+            wait_for(lambda stage=stage: receipts(output, stage) or build.poll() is not None)
+            engine.parts[name].kill()
+            assert 0 < receipts(output, stage) < receipts(local, stage)  # it was in the middle
+            if name.startswith("worker pool"):  # of the others there is a second
+                engine.parts[name].start()
+        _, errors = build.communicate(timeout=SECONDS)
+    if build.returncode:  # an engine that does not try a task again says so, and a rerun goes on
+        assert build.returncode == 1, errors
+        assert "run the same command again" in errors
+        done = cli(*arguments(corpus, output, engine.options))
+        assert done.returncode == 0, done.stderr
+    same_dataset(local, output)
+
+
+def test_hosts_of_their_own_share_no_loopback(tmp_path):
+    """So what the tests above find of Flink and Dask holds where the workers are machines of their own."""
+    if reason := no_hosts():
+        pytest.skip(reason)
+    with separate_hosts(2) as (one, other), engine_in(tmp_path) as engine:
+        server = engine.start("server", [sys.executable, "-m", "http.server", 8000], one)
+        server.wait_for(lambda: listening(one.address, 8000))
+        ask = "import sys, socket; socket.create_connection((sys.argv[1], 8000), 2)"
+        reached = [
+            subprocess.run(
+                other.command([sys.executable, "-c", ask, address]), capture_output=True, check=False
+            ).returncode
+            for address in (one.address, "127.0.0.1")
+        ]
+    assert reached == [0, 1]
