@@ -61,9 +61,10 @@ test: .venv/test  ## all tests, then the linter
 	$(BIN)/python -m pytest -n auto
 	$(MAKE) --no-print-directory lint
 
-test-cluster: .venv/cluster  ## the same build on Flink, Spark, Prism and Dask, fetched into .engines
+test-cluster: .venv/cluster  ## builds on Flink, Spark, Prism and Dask, and in S3, GCS and HDFS, all fetched into .engines
 	$(BIN)/python tests/cluster/install.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster -rs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/faults/test_store.py tests/faults/test_other_stores.py -rs
 
 lint: .venv/test
 	$(BIN)/ruff check .
@@ -75,6 +76,7 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/results/build.json
 	$(BIN)/python bench/dedup.py --corpus bench/corpus/linux --json bench/results/dedup.json
 	$(BIN)/python bench/dense.py --corpus bench/corpus/linux --json bench/results/dense.json
+	$(BIN)/python bench/packs.py --code bench/corpus/linux --text bench/corpus/linux-text --json bench/results/packs.json --figure docs/packs.png
 	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
 	$(BIN)/python bench/train.py --json bench/results/train.json
 	$(BIN)/python bench/eval.py --json bench/results/eval.json

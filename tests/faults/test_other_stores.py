@@ -117,8 +117,8 @@ def test_a_lease(where, monkeypatch):
 
 
 def test_a_build(where, tree, tokenizer_file, built, tmp_path, same_dataset):
-    send(tree, where / "tree", keep=False)
-    process = start(where / "tree", where / "out", tokenizer_file)
+    send(tree, where / tree.name, keep=False)
+    process = start(where / tree.name, where / "out", tokenizer_file)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     copy = tmp_path / "copy"
