@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -51,8 +52,8 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
                     _run_pipeline(wave[start : start + JOB_TASKS], options, threads)
     except Exception as error:
         failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
-        if failure is None and isinstance(error, SpliceError):
-            raise
+        if failure is None and (isinstance(error, SpliceError) or (isinstance(error, OSError) and runs_here(options))):
+            raise  # a full disk takes no reason either
         raise (failure or BuildFailed(f"the runner failed: {_cause(error)}\n{RESUME}")) from error
     failure = failure_of(tasks)
     if failure is not None:
@@ -81,7 +82,7 @@ def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
         from apache_beam.runners.runner import create_runner
 
         arguments = pipeline_options(options, len(tasks))
-        runner = create_runner(value(arguments, "--runner"))
+        runner = _with_one_job_server(create_runner(value(arguments, "--runner")))
         pipeline = beam.Pipeline(runner, PipelineOptions(arguments))
         descriptors = [task.to_json() for task in tasks]
         _ = (
@@ -90,26 +91,27 @@ def _run_pipeline(tasks: list[Task], options: list[str], threads: int) -> None:
             | beam.Reshuffle()
             | "Run" >> beam.Map(_run, threads)
         )
-        with _sharing_out(tasks) if runs_here(options) else _stopping_servers(runner):
+        with _sharing_out(tasks) if runs_here(options) else contextlib.nullcontext():
             _wait(pipeline.run())
 
 
-@contextlib.contextmanager
-def _stopping_servers(runner: PipelineRunner) -> Iterator[None]:
-    """What the runner starts for a job server ends with the job. Beam would let it be until the interpreter ends, each anew."""
-    started = []
+def _with_one_job_server(runner: PipelineRunner) -> PipelineRunner:
+    """Let a runner that starts a job server for itself do so once a build. Beam starts one for each job and keeps them all."""
 
-    def remember(options: PipelineOptions) -> JobServer:
-        started.append(start(options))
-        return started[-1]
+    def once(options: PipelineOptions) -> JobServer:
+        global _job_server
+        if _job_server is None:
+            _job_server = start(options)
+            # In place of its own, which stops it, and waits for itself for ever where that was going on already.
+            _job_server._sigint_handler = signal.getsignal(signal.SIGINT)
+        return _job_server
 
     if start := getattr(runner, "default_job_server", None):
-        runner.default_job_server = remember
-    try:
-        yield
-    finally:
-        for server in started:
-            server.stop()
+        runner.default_job_server = once
+    return runner
+
+
+_job_server: JobServer | None = None
 
 
 def _wait(result: PipelineResult) -> None:
@@ -214,10 +216,13 @@ _local: TaskProcesses | None = None  # set in the driver's process alone: worker
 
 @contextlib.contextmanager
 def local_processes(processes: TaskProcesses) -> Iterator[None]:
-    """While inside, tasks that run in this process may be handed to `processes`."""
-    global _local
+    """While inside, tasks that run in this process may be handed to `processes`. A job server of its own ends with it."""
+    global _local, _job_server
     _local = processes
     try:
         yield
     finally:
         _local = None
+        if _job_server is not None:
+            _job_server.stop()
+            _job_server = None

@@ -384,7 +384,7 @@ def cached_copy(path: Path, info: dict[str, Any]) -> Path:
 def _cached(path: Path, state: str) -> Path:
     import xxhash
 
-    return _cache() / f"{xxhash.xxh3_128_hexdigest(f'{path} {state}')}-{path.name}"
+    return _cache() / f"{xxhash.xxh3_128_hexdigest(f'{path} {state}'.encode())}-{path.name}"
 
 
 def state_of(info: dict[str, Any]) -> str:
