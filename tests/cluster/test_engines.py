@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from builds import arguments, receipts, started, wait_for
-from conftest import no_hosts
+from conftest import absence, no_hosts
 from engines import engine_in, jobs_running, listening, separate_hosts
+from install import PARTS
 
 SECONDS = 400  # for a build on two busy cores
 # By engine, in the order of the stages: the part that is killed once the first task of a stage is done.
@@ -73,6 +75,28 @@ def test_killed_workers_cost_nothing_but_time(engine, corpus, local, tmp_path, s
         done = cli(*arguments(corpus, output, engine.options))
         assert done.returncode == 0, done.stderr
     same_dataset(local, output)
+
+
+def test_a_job_server_that_the_build_starts_ends_with_it(corpus, local, tmp_path, same_dataset, cli):
+    if reason := absence("prism"):
+        pytest.skip(f"prism: {reason}")
+    program = PARTS["prism"].directory / "prism"
+    before = running(program)
+    done = cli(*arguments(corpus, tmp_path / "out", ["--runner=PrismRunner", f"--prism_location={program}"]))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    same_dataset(local, tmp_path / "out")
+    assert running(program) == before
+
+
+def running(program: Path) -> set[str]:
+    """Processes of a program."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # one that ends while it is looked at
+            if (process / "exe").readlink() == program:
+                found.add(process.name)
+    return found
 
 
 def test_hosts_of_their_own_share_no_loopback(tmp_path):

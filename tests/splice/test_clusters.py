@@ -137,6 +137,9 @@ def test_second_eigenvector_of_a_path():
     expected = vectors[:, -2] / root
     found = _second_eigenvector(chain)
     assert abs(np.corrcoef(found, expected)[0, 1]) > 0.999
+    assert (
+        abs((found * root**2).sum()) < 1e-9
+    )  # nothing is left of the first, which would drown it where it is far smaller
 
 
 @pytest.mark.parametrize("texts", [[], [b""], [b"", b"?"], [b"every word but once"]])
