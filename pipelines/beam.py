@@ -115,7 +115,7 @@ _job_server: JobServer | None = None
 
 
 def _wait(result: PipelineResult) -> None:
-    """Wait for a job's end; on Ctrl-C, or when it cannot be waited for, end it."""
+    """Wait for a job's end. On Ctrl-C the engine is asked to end it; the job servers of Flink and Spark only forget it."""
     client = getattr(result, "client", None)  # Dask's
     try:
         if client is not None:
@@ -224,5 +224,6 @@ def local_processes(processes: TaskProcesses) -> Iterator[None]:
     finally:
         _local = None
         if _job_server is not None:
-            _job_server.stop()
+            with quiet():
+                _job_server.stop()
             _job_server = None

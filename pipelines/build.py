@@ -30,8 +30,9 @@ from splice.lock import locked
 from splice.report import REPORT
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit, fingerprint, plan_units
+from splice.sources.hub import PREFIX as HUB
 from splice.stages.tokenizer import receipt_path
-from splice.storage import TEMPORARY, exists, is_remote, location, names, remove
+from splice.storage import TEMPORARY, exists, is_remote, is_url, location, names, remove
 from splice.tokenizer_files import SIDE_FILES
 
 from .beam import load_beam, local_processes
@@ -40,6 +41,7 @@ from .finish import finish, leave_report
 from .link import check_embeddings, encoder_of
 from .processes import TaskProcesses
 from .run import Run, StageTime, cpu_seconds
+from .runners import runner_of, runs_on_this_machine
 from .stages import check_retriever, contamination_of, ingest, plan, source_settings, tokenise_and_link, write
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     work = absolute(settings.work) if settings.work else output / "work"
     started = time.monotonic(), cpu_seconds()
     listing = processes.start("prepare", list_inputs, settings.sources, source_settings(settings))
+    check_sources(settings, options, work)
     check_writable(output, "--output")
     if work.parent != output:
         check_writable(work, "--work")
@@ -103,6 +106,21 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         manifest = finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
         leave_report(output, console)
         return manifest
+
+
+def check_sources(settings: BuildSettings, options: Sequence[str], work: Path) -> None:
+    """Raise SpliceError for a source that lies here when the workers are elsewhere, and share nothing but a store.
+
+    They would find no such file, which is bad input and not a failure.
+    """
+    if not is_remote(work) or runs_on_this_machine(options):
+        return
+    for source in settings.sources:
+        if not is_url(source) and not source.startswith(HUB):
+            raise SpliceError(
+                f"{source}: lies on this machine, and workers of {runner_of(options)} that share only {work} cannot read it; "
+                "copy it into the store, or keep --output and --work in a directory that all of them mount"
+            )
 
 
 def absolute(place: str) -> Path:

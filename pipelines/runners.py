@@ -85,6 +85,18 @@ def runs_here(options: Sequence[str]) -> bool:
     return runner_of(options) == "FnApiRunner" and value(options, "--direct_running_mode") == "in_memory"
 
 
+def runs_on_this_machine(options: Sequence[str]) -> bool:
+    """Whether all tasks run on the driver's machine, as far as the options tell."""
+    runner = runner_of(options)
+    environment = value(options, "--environment_type")
+    return (
+        runner == "FnApiRunner"
+        or environment == "LOOPBACK"
+        or (runner == "PrismRunner" and environment is None)
+        or (runner == "DaskRunner" and value(options, "--dask_client_address") is None)
+    )
+
+
 def runner_of(options: Sequence[str]) -> str:
     """The runner's name without its module."""
     return (value(options, "--runner") or "").rsplit(".", 1)[-1]

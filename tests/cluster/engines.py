@@ -136,11 +136,10 @@ def _die_with_the_test() -> None:
 
 @dataclass
 class Engine:
-    """options: what a build takes after `--`; parts: by name, in the order of their start; rest: of Flink's JobManager."""
+    """options: what a build takes after `--`; parts: by name, in the order of their start."""
 
     directory: Path
     options: list[str] = field(default_factory=list)
-    rest: str = ""
     parts: dict[str, Part] = field(default_factory=dict)
 
     def start(self, name: str, command: Sequence[object], host: Host = HERE, **environment: str) -> Part:
@@ -226,24 +225,18 @@ def flink(directory: Path, task_managers: int = 2, hosts: Sequence[Host] = ()) -
         own = [path for name in SENT for path in beam.glob(f"{name}-[0-9]*.jar")]
         others = ":".join(str(path) for path in sorted(beam.glob("*.jar")) if path not in own)
         server = [*java("1g", *own), f"-Xbootclasspath/a:{others}", driver, f"--flink-master={master}:{rest}"]
-        engine.rest = f"http://{master}:{rest}"
-        manager.wait_for(lambda: len(_answer(f"{engine.rest}/taskmanagers", "taskmanagers")) == len(at))
+        manager.wait_for(lambda: registered(master, rest) == len(at))
         engine.start_job_server(server, pool)
         yield engine
 
 
-def jobs_running(engine: Engine) -> int:
-    """Jobs that hold slots of a Flink cluster; of the other engines it cannot be told: 0."""
-    jobs = _answer(f"{engine.rest}/jobs/overview", "jobs") if engine.rest else []
-    return sum(job["state"] not in ("CANCELED", "FAILED", "FINISHED") for job in jobs)
-
-
-def _answer(url: str, name: str) -> list[dict[str, str]]:
+def registered(address: str, port: int) -> int:
+    """The number of TaskManagers that a JobManager knows."""
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return json.load(answer)[name]
+        with urllib.request.urlopen(f"http://{address}:{port}/taskmanagers", timeout=2) as answer:
+            return len(json.load(answer)["taskmanagers"])
     except OSError:
-        return []
+        return 0
 
 
 @contextmanager
@@ -309,8 +302,9 @@ def s3(directory: Path) -> Iterator[dict[str, str]]:
 @contextmanager
 def separate_hosts(count: int) -> Iterator[list[Host]]:
     """Network namespaces on one bridge, that reach each other and the test's own host by addresses of their own only."""
-    tag = f"{os.getpid() % 0xFFFF:x}"
-    net = f"10.213.{os.getpid() % 254 + 1}"
+    taken = subprocess.run(["ip", "-4", "addr"], check=True, capture_output=True, text=True).stdout
+    tag = next(number for number in range(1, 255) if f"10.213.{number}." not in taken)
+    net = f"10.213.{tag}"
     with ExitStack() as stack:
 
         def ip(*arguments: str, undo: tuple[str, ...] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -326,6 +327,28 @@ def test_no_secret_is_written_or_said(store, server, tree, tokenizer_file):
     assert len(files) > 20
     assert not [path for path in files if secret in path.read_bytes()]
     assert secret not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--runner=FlinkRunner", "--environment_type=EXTERNAL"], True),
+        (["--runner=DaskRunner", "--dask_client_address=tcp://there:1"], True),
+        (["--runner=FlinkRunner", "--environment_type=LOOPBACK"], False),
+        (["--runner=PrismRunner"], False),
+        (["--runner=FnApiRunner"], False),
+    ],
+)
+def test_a_source_of_this_machine_is_refused_where_workers_share_a_store_alone(store, tmp_path, options, refused):
+    from splice.pipelines.build import check_sources
+    from splice.settings import BuildSettings
+
+    url, _ = store
+    outcome = pytest.raises(SpliceError, match="lies on this machine") if refused else contextlib.nullcontext()
+    with outcome:
+        check_sources(BuildSettings(sources=[str(tmp_path)], output=url), options, location(f"{url}/work"))
+    check_sources(BuildSettings(sources=[f"{url}/a", "hub:b"], output=url), options, location(f"{url}/work"))
+    check_sources(BuildSettings(sources=[str(tmp_path)], output=str(tmp_path)), options, tmp_path)
 
 
 @pytest.mark.parametrize("which", ["bucket", "key", "nothing"])
