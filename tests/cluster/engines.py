@@ -108,16 +108,17 @@ class Part:
 
     def kill(self) -> None:
         """End the process and its children with SIGKILL."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS)
 
     def stop(self) -> None:
-        """End it as its user would, and after a while as above."""
-        with suppress(subprocess.TimeoutExpired, ProcessLookupError):
+        """End it as its user would, and after a while as above. One that has ended is let be: its number may be another's."""
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(STOP_SECONDS)
-        self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS)
+            with suppress(ProcessLookupError):  # children that stayed
+                self.kill()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until it holds. Raises AssertionError with the end of the log when that takes too long or the process ends."""
