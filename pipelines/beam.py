@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from apache_beam.runners.runner import PipelineResult, PipelineRunner
 
 JOB_TASKS = 20_000  # all descriptors of a job go to each of its workers: 10 MB
+LOST_WORKER = ("CANCELLED: call already cancelled", "SDK worker disconnected")  # as Flink and Spark, and Prism, tell it
 WORKER_SECONDS = 300  # for a Dask worker to come: without one Dask would wait for ever
 
 
@@ -54,16 +55,18 @@ def run_tasks(tasks: list[Task], options: list[str], threads: int) -> None:
         failure = failure_of(tasks)  # rather than the error itself, to whose message Beam adds words of its own
         if failure is None and (isinstance(error, SpliceError) or (isinstance(error, OSError) and runs_here(options))):
             raise  # a full disk takes no reason either
-        raise (failure or BuildFailed(f"the runner failed: {_cause(error)}\n{RESUME}")) from error
+        raise (failure or BuildFailed(f"the runner failed{_left(tasks)}: {_cause(error)}\n{RESUME}")) from error
     failure = failure_of(tasks)
     if failure is not None:
         raise failure
-    lost = [task for task, receipt in zip(tasks, receipts(tasks), strict=True) if receipt is None]
-    if lost:
-        raise BuildFailed(
-            f"the runner ended without an error, but {len(lost)} of {len(tasks)} tasks left no receipt "
-            f"(first: {lost[0].stage}/{lost[0].name}); run the same command again to go on"
-        )
+    if left := _left(tasks):
+        raise BuildFailed(f"the runner ended without an error{left}\n{RESUME}")
+
+
+def _left(tasks: list[Task]) -> str:
+    """Which of the tasks are not done, as a part of a sentence; "" where all are."""
+    left = [task for task, receipt in zip(tasks, receipts(tasks), strict=True) if receipt is None]
+    return f", {len(left):,} of {len(tasks):,} tasks not done (first: {left[0].stage}/{left[0].name})" if left else ""
 
 
 def _waves(tasks: list[Task]) -> Iterator[list[Task]]:
@@ -140,6 +143,8 @@ def _cause(error: BaseException) -> str:
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     python = [line for line in lines if re.match(r"\w+(Error|Exception)\b", line)]
     line = (python or java or lines[:1] or [""])[-1]
+    if any(words in line for words in LOST_WORKER):
+        line = f"a worker was lost (killed by hand, by the kernel when memory ran out, or with its host): {line}"
     return (
         line if isinstance(error, RuntimeError) else f"{type(error).__name__}: {line}"
     )  # Beam makes all that failed one

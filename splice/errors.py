@@ -24,6 +24,10 @@ class BuildFailed(SpliceError):
     exit_code = 1
 
 
+class StoreFailed(BuildFailed):
+    """A store did not give or take a file. Of a task this is told with its name and host, since others may reach the store."""
+
+
 class TrainingFailed(SpliceError):
     """Training cannot go on (a loss that is no number, a full disk); the last checkpoint is kept."""
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .errors import BuildFailed, SpliceError
+from .errors import SpliceError, StoreFailed
 
 # Scheme -> what brings it: an extra of this package, and where to look for credentials.
 EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
@@ -105,7 +105,7 @@ def local(path: Path) -> Path:
     """A file of this machine with the same bytes: the path itself, or a copy that was fetched now or before.
 
     Copies are kept in the directory SPLICE_CACHE names (default: one below the system's temporary directory), the least
-    recently used ones are removed. An open or mapped copy stays readable. Raises FileNotFoundError, and BuildFailed where the
+    recently used ones are removed. An open or mapped copy stays readable. Raises FileNotFoundError, and StoreFailed where the
     store fails.
     """
     if not is_remote(path):
@@ -122,7 +122,7 @@ def local(path: Path) -> Path:
             _fs(path).get_file(path.path, str(temporary))
             found = temporary.stat().st_size
             if found != info["size"]:
-                raise BuildFailed(
+                raise StoreFailed(
                     f"{path}: {found} bytes came of {info['size']}; it was changed or the connection broke"
                 )
             os.replace(temporary, copy)
@@ -347,7 +347,7 @@ def check_reachable(directory: Path, flag: str) -> None:
         with reaching(probe):
             overwrite(probe, b"")
             remove(probe)
-    except (OSError, BuildFailed) as error:
+    except (OSError, StoreFailed) as error:
         reason = str(error.__cause__ or error).strip()
         raise SpliceError(
             f"{directory}: cannot be written to ({reason}); give another {flag}, or credentials in the environment: "
@@ -357,13 +357,13 @@ def check_reachable(directory: Path, flag: str) -> None:
 
 @contextmanager
 def reaching(path: Path) -> Iterator[None]:
-    """What goes wrong on the way to a store becomes BuildFailed with the place; that a file is not there stays what it is."""
+    """What goes wrong on the way to a store becomes StoreFailed with the place; that a file is not there stays what it is."""
     try:
         yield
     except (FileNotFoundError, PermissionError, SpliceError):
         raise
     except Exception as error:
-        raise BuildFailed(f"{path}: the store failed: {type(error).__name__}: {error}") from error
+        raise StoreFailed(f"{path}: the store failed: {type(error).__name__}: {error}") from error
 
 
 @contextmanager

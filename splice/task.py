@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import RESUME, BuildFailed, SpliceError
+from .errors import RESUME, BuildFailed, SpliceError, StoreFailed
 from .files import read_json, read_jsons, write_json
 from .storage import exists, location, names, remove
 
@@ -114,13 +114,14 @@ def forget_failures(tasks: Sequence[Task]) -> None:
 
 def leave_reason(task: Task, error: Exception) -> None:
     """Write why a task failed to `task.error`, for the driver on whichever host it is."""
-    expected = isinstance(error, SpliceError)
+    told = isinstance(error, SpliceError)  # in a sentence of its own
+    expected = told and not isinstance(error, StoreFailed)
     reason = {
-        "cause": str(error) if expected else f"{type(error).__name__}: {error}",
+        "cause": str(error) if told else f"{type(error).__name__}: {error}",
         "expected": expected,
         "exit_code": getattr(error, "exit_code", 1),
         "host": f"{socket.gethostname()} (process {os.getpid()})",
-        "trace": "" if isinstance(error, OSError) else traceback.format_exc(),
+        "trace": "" if told or isinstance(error, OSError) else traceback.format_exc(),
     }
     try:
         write_json(task.error, reason)

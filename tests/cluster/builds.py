@@ -12,13 +12,13 @@ from pathlib import Path
 SETTINGS = ("--glob", "*.py", "--length", 2048, "--shard-tokens", 32768, "--pack-documents", 20, "--vocab-size", 2000)
 
 
-def arguments(corpus: Path, output: Path, options: Sequence[str] = (), *more: object) -> list[object]:
+def arguments(corpus: object, output: object, options: Sequence[str] = (), *more: object) -> list[object]:
     """`splice` ... ; options: those for Beam; more: splice's own."""
     return ["build", corpus, "--output", output, *SETTINGS, *more, *(["--", *options] if options else [])]
 
 
 @contextmanager
-def started(corpus: Path, output: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def started(corpus: object, output: object, options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A build that goes on while the test does, and ends with it."""
     command = [sys.executable, "-m", "splice.cli", *map(str, arguments(corpus, output, options))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

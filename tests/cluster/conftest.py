@@ -6,13 +6,17 @@ import os
 import shutil
 import sys
 import sysconfig
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this one
+
+from install import absent
 
 PACKAGES = ("asyncio", "concurrent", "email", "http", "importlib", "json", "logging", "multiprocessing", "unittest",
             "urllib", "xml")  # fmt: skip
@@ -42,29 +46,82 @@ def local(corpus, tmp_path_factory, cli):
     return output
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where builds read and write: a directory of this host, which may be a bucket that only the server's host sees as one."""
+
+    directory: Path
+    url: str = ""  # of the bucket
+
+    @property
+    def corpus(self) -> object:
+        return self.at("stdlib")
+
+    def at(self, name: str) -> object:
+        """What a build is told for a name in the directory."""
+        return f"{self.url}/{name}" if self.url else self.directory / name
+
+
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request, tmp_path_factory):
-    """Each engine in turn, for all tests of a module; the workers of Flink and Dask on hosts of their own where that can be."""
+def engine_and_place(request, corpus, tmp_path_factory):
+    """Each engine in turn, for all tests of a module. Workers of Flink and Dask share nothing but a store where that can be."""
     import engines
 
     name = request.param
+    apart = HOSTS.get(name, 0)
     if reason := absence(name):
         pytest.skip(f"{name}: {reason}")
-    apart = HOSTS.get(name, 0) if not no_hosts() else 0
     with ExitStack() as stack:
-        more = {"hosts": stack.enter_context(engines.separate_hosts(apart))} if apart else {}
-        yield stack.enter_context(getattr(engines, name)(tmp_path_factory.mktemp(name), **more))
+        directory = tmp_path_factory.mktemp(name)
+        more = {}
+        place = Place(directory / "shared")
+        if apart and not no_hosts():
+            hosts = stack.enter_context(engines.separate_hosts(apart, tmp_path_factory.getbasetemp()))
+            place = Place(directory / "store" / "buckets" / "shared", "s3://shared")
+            environment = stack.enter_context(engines.s3(directory / "store", hosts[0].gateway))
+            environment["SPLICE_CACHE"] = str(directory / "cache")  # where a host has none of the test's files, its own
+            stack.enter_context(_environment(environment))
+            more = {"hosts": hosts}
+        shutil.copytree(corpus, place.directory / "stdlib")
+        yield stack.enter_context(getattr(engines, name)(directory / "parts", **more)), place
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def engine(engine_and_place):
+    return engine_and_place[0]
+
+
+@pytest.fixture
+def place(engine_and_place):
+    return engine_and_place[1]
+
+
+@pytest.fixture(scope="module")
+def built_there(engine_and_place, cli):
+    """What a build on the engine said, and its dataset."""
+    from builds import arguments
+
+    engine, place = engine_and_place
+    return cli(*arguments(place.corpus, place.at("built"), engine.options)), place.directory / "built"
 
 
 def absence(name: str) -> str:
     """Why an engine cannot be had here, or ""."""
-    from install import absent
-
     if name == "dask" and find_spec("distributed") is None:
         return "needs dask (pip install 'splice-data[dask]')"
     return absent(*ENGINES[name])
 
 
 def no_hosts() -> str:
-    """Why there cannot be network namespaces here, or ""."""
+    """Why there cannot be hosts with an address and files of their own here, or ""."""
+    if reason := absent("versitygw"):
+        return reason
     return "" if shutil.which("ip") and os.geteuid() == 0 else "needs root and ip (iproute2) for network namespaces"

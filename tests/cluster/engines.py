@@ -5,7 +5,8 @@
         engine.parts["task manager 1"].kill()
         engine.parts["task manager 1"].start()
 
-A part that does not come up fails the test with the end of its log. No part outlives the test's process.
+Each has a directory of its own below the engine's, where its log is. A part that does not come up fails the test with
+the end of that log. No part outlives the test's process.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ FLINK = {
     "heartbeat.interval": "2000",  # so that a lost TaskManager is noticed soon
     "heartbeat.timeout": "10000",
     "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "5",
-    "restart-strategy.fixed-delay.delay": "1 s",
+    "restart-strategy.fixed-delay.attempts": "4",  # together longer than a lost TaskManager goes unnoticed
+    "restart-strategy.fixed-delay.delay": "5 s",
 }
 # What Flink's own start scripts would reckon. No bulk data passes through Flink, so it needs little.
 TASK_MANAGER = {
@@ -72,17 +73,40 @@ appender.out.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} %m%n
 """
 
 
+# Run on a host $0 of address $3: $1 is empty there but for $2, which stays as it is.
+ALONE = """\
+set -e
+hostname "$0"
+mount -t tmpfs none /mnt
+mkdir /mnt/own
+mount --bind "$2" /mnt/own
+mount -t tmpfs none "$1"
+mkdir -p "$2"
+mount --bind /mnt/own "$2"
+umount /mnt/own /mnt
+printf '127.0.0.1 localhost\n%s %s\n' "$3" "$0" > "$2/hosts"
+mount --bind "$2/hosts" /etc/hosts
+shift 3
+exec "$@"
+"""
+
+
 @dataclass(frozen=True)
 class Host:
-    """Where a part runs: here, or in a network namespace with an address of its own."""
+    """Where a part runs: here, or in namespaces that give it an address, a name and files of its own."""
 
     address: str = "127.0.0.1"
-    namespace: str = ""
+    name: str = ""
     gateway: str = "127.0.0.1"  # the address by which it reaches the test's own host
+    hidden: Path = Path()  # of the test's own files what it does not see
 
-    def command(self, command: Sequence[object]) -> list[str]:
-        """The same, run there."""
-        return [*(["ip", "netns", "exec", self.namespace] if self.namespace else []), *map(str, command)]
+    def command(self, command: Sequence[object], own: Path) -> list[str]:
+        """The same, run there with nothing but `own` of what is hidden."""
+        words = list(map(str, command))
+        if not self.name:
+            return words
+        apart = ["ip", "netns", "exec", self.name, "unshare", "--mount", "--uts", "sh", "-c", ALONE, self.name]
+        return [*apart, str(self.hidden), str(own), self.address, *words]
 
 
 HERE = Host()
@@ -94,15 +118,19 @@ class Part:
 
     name: str
     command: list[str]
-    log: Path
+    directory: Path
     environment: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
 
     def start(self) -> Part:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **self.environment}, preexec_fn=_die_with_the_test,
+                env={**os.environ, "TMPDIR": str(self.directory), **self.environment}, preexec_fn=_die_with_the_test,
             )  # fmt: skip
         return self
 
@@ -137,15 +165,22 @@ def _die_with_the_test() -> None:
 
 @dataclass
 class Engine:
-    """options: what a build takes after `--`; parts: by name, in the order of their start."""
+    """options: what a build takes after `--`; workers: the names of the hosts that run tasks; parts: in the order of their start."""
 
     directory: Path
+    workers: list[str] = field(default_factory=lambda: [socket.gethostname()])
     options: list[str] = field(default_factory=list)
     parts: dict[str, Part] = field(default_factory=dict)
 
+    def directory_of(self, name: str) -> Path:
+        """The only one of the test's directories that a part of this name sees on a host of its own."""
+        own = self.directory / name.replace(" ", "-")
+        own.mkdir(exist_ok=True)
+        return own
+
     def start(self, name: str, command: Sequence[object], host: Host = HERE, **environment: str) -> Part:
-        log = self.directory / f"{name.replace(' ', '-')}.log"
-        self.parts[name] = Part(name, host.command(command), log, environment)
+        own = self.directory_of(name)
+        self.parts[name] = Part(name, host.command(command, own), own, environment)
         return self.parts[name].start()
 
     def start_pool(self, name: str, port: int, host: Host = HERE) -> None:
@@ -159,7 +194,7 @@ class Engine:
         """Java's job servers take the same options. Sets `options`."""
         job, artifacts, expansion = (free_port() for _ in range(3))
         more = [f"--job-host={HERE.address}", f"--job-port={job}", f"--artifact-port={artifacts}",
-                f"--expansion-port={expansion}", f"--artifacts-dir={self.directory}/artifacts"]  # fmt: skip
+                f"--expansion-port={expansion}", f"--artifacts-dir={self.directory_of('job server')}/artifacts"]  # fmt: skip
         part = self.start("job server", [*command, *more], **environment)
         part.wait_for(lambda: listening(HERE.address, job))
         self.options = portable(job, pool)
@@ -196,23 +231,18 @@ def flink(directory: Path, task_managers: int = 2, hosts: Sequence[Host] = ()) -
         "rest.port": rest,
     }
     with engine_in(directory) as engine:
-
-        def configured(name: str, settings: dict[str, object]) -> list[object]:
-            folder = directory / f"{name}-conf"
-            folder.mkdir()
-            lines = [f'{key}: "{value}"\n' for key, value in {**settings, "io.tmp.dirs": folder}.items()]
-            (folder / "config.yaml").write_text("".join(lines))
-            (folder / "log4j.properties").write_text(LOG4J)
-            return ["--configDir", folder]
+        if hosts:
+            engine.workers = [host.name for host in hosts]
 
         def start(name: str, main: str, settings: dict[str, object], host: Host) -> Part:
-            logging = f"-Dlog4j.configurationFile={directory}/{name.replace(' ', '-')}-conf/log4j.properties"
-            conf = configured(name.replace(" ", "-"), settings)
+            own = engine.directory_of(name)
+            lines = [f'{key}: "{value}"\n' for key, value in {**settings, "io.tmp.dirs": own}.items()]
+            (own / "config.yaml").write_text("".join(lines))
+            (own / "log4j.properties").write_text(LOG4J)
             # Beam too, as one would put it into Flink's lib.
-            archives = PARTS["flink"].directory / "pyflink/lib", beam
-            return engine.start(
-                name, [*java("512m", *archives), logging, f"org.apache.flink.runtime.{main}", *conf], host
-            )
+            command = java("512m", PARTS["flink"].directory / "pyflink/lib", beam)
+            logging = f"-Dlog4j.configurationFile={own}/log4j.properties"
+            return engine.start(name, [*command, logging, f"org.apache.flink.runtime.{main}", "--configDir", own], host)
 
         manager = start("job manager", "entrypoint.StandaloneSessionClusterEntrypoint", common, HERE)
         for number, host in enumerate(at):
@@ -248,7 +278,7 @@ def spark(directory: Path) -> Iterator[Engine]:
         engine.start_pool("worker pool", pool)
         driver = "org.apache.beam.runners.spark.SparkJobServerDriver"
         server = [*java("1g", PARTS["spark-job-server"].directory), driver, "--spark-master-url=local[2,4]"]
-        engine.start_job_server(server, pool, SPARK_LOCAL_IP=HERE.address, SPARK_LOCAL_DIRS=f"{directory}/tmp")
+        engine.start_job_server(server, pool, SPARK_LOCAL_IP=HERE.address, SPARK_LOCAL_DIRS=str(directory))
         yield engine
 
 
@@ -273,36 +303,39 @@ def dask(directory: Path, workers: int = 2, hosts: Sequence[Host] = ()) -> Itera
     first, *others = hosts or [HERE] * (workers + 1)
     address = f"tcp://{first.address}:{port}"
     with engine_in(directory) as engine:
+        if hosts:
+            engine.workers = [host.name for host in others]
         command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", first.address, "--port", port]
         scheduler = engine.start("scheduler", [*command, "--no-dashboard"], first)
         scheduler.wait_for(lambda: listening(first.address, port))
         for number, host in enumerate(others):
+            name = f"worker {number}"
             command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--host", host.address]
-            more = ["--nthreads", 1, "--no-dashboard", "--local-directory", directory / f"scratch-{number}"]
-            worker = engine.start(f"worker {number}", [*command, *more], host)
+            more = ["--nthreads", 1, "--no-dashboard", "--local-directory", engine.directory_of(name)]
+            worker = engine.start(name, [*command, *more], host)
             worker.wait_for(lambda worker=worker: "Registered to:" in worker.log.read_text())
         engine.options = ["--runner=DaskRunner", f"--dask_client_address={address}"]
         yield engine
 
 
 @contextmanager
-def s3(directory: Path) -> Iterator[dict[str, str]]:
+def s3(directory: Path, address: str = HERE.address) -> Iterator[dict[str, str]]:
     """An S3 server over a directory; what is given are the environment variables by which a client finds it."""
     port = free_port()
     store = directory / "buckets"
     store.mkdir(parents=True)
     keys = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "only-for-tests"}
     with engine_in(directory) as engine:
-        command = [PARTS["versitygw"].directory / "versitygw", "--port", f"{HERE.address}:{port}", "posix", store]
+        command = [PARTS["versitygw"].directory / "versitygw", "--port", f"{address}:{port}", "posix", store]
         gateway = {"ROOT_ACCESS_KEY": keys["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": keys["AWS_SECRET_ACCESS_KEY"]}
         server = engine.start("s3", command, **gateway)
-        server.wait_for(lambda: listening(HERE.address, port))
-        yield {**keys, "AWS_ENDPOINT_URL": f"http://{HERE.address}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+        server.wait_for(lambda: listening(address, port))
+        yield {**keys, "AWS_ENDPOINT_URL": f"http://{address}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextmanager
-def separate_hosts(count: int) -> Iterator[list[Host]]:
-    """Network namespaces on one bridge, that reach each other and the test's own host by addresses of their own only."""
+def separate_hosts(count: int, hidden: Path) -> Iterator[list[Host]]:
+    """Hosts on one bridge, that reach each other and the test's own by addresses only, and share no file below `hidden`."""
     taken = subprocess.run(["ip", "-4", "addr"], check=True, capture_output=True, text=True).stdout
     tag = next(number for number in range(1, 255) if f"10.213.{number}." not in taken)
     net = f"10.213.{tag}"
@@ -327,7 +360,7 @@ def separate_hosts(count: int) -> Iterator[list[Host]]:
             ip("-n", name, "addr", "add", f"{net}.{number + 2}/24", "dev", far)
             ip("-n", name, "link", "set", far, "up")
             ip("-n", name, "link", "set", "lo", "up")
-            hosts.append(Host(f"{net}.{number + 2}", name, f"{net}.1"))
+            hosts.append(Host(f"{net}.{number + 2}", name, f"{net}.1", hidden))
         yield hosts
 
 
@@ -346,9 +379,9 @@ def portable(job: int, pool: int, runner: str = "PortableRunner") -> list[str]:
 
 
 def free_port() -> int:
-    """A port nobody listens on here; namespaces that have just been made have it free too."""
+    """A port nobody listens on here, at any address; hosts that have just been made have it free too."""
     with socket.socket() as bound:
-        bound.bind((HERE.address, 0))
+        bound.bind(("", 0))
         return bound.getsockname()[1]
 
 

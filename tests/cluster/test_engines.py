@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,30 +26,31 @@ KILLED = {
 }
 
 
-def test_the_dataset_has_the_same_bytes_as_one_built_locally(engine, corpus, local, tmp_path, same_dataset, cli):
-    done = cli(*arguments(corpus, tmp_path / "out", engine.options))
+def test_the_dataset_has_the_same_bytes_as_one_built_locally(built_there, local, same_dataset):
+    done, output = built_there
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # nothing of Beam's, grpc's or the engine's
-    same_dataset(local, tmp_path / "out")
+    same_dataset(local, output, moved=True)
 
 
-def test_a_failing_task_is_told_with_its_host_and_cause(engine, corpus, local, tmp_path, cli):
-    output = tmp_path / "out"
-    (ingest,) = (local / "work").glob("ingest-*")
-    (output / "work" / ingest.name).mkdir(parents=True)
-    (output / "work" / ingest.name / "read").write_text("a file where the task needs a directory")
-    done = cli(*arguments(corpus, output, engine.options))
+def test_a_failing_task_is_told_with_its_host_and_cause(engine, place, built_there, cli):
+    (ingest,) = (built_there[1] / "work").glob("ingest-*")
+    blocked = place.directory / "failing" / "work" / ingest.name / "read"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file where the task needs a directory")
+    done = cli(*arguments(place.corpus, place.at("failing"), engine.options))
     assert done.returncode == 1
-    assert done.stderr.startswith(f"splice: task read/00000 failed on {socket.gethostname()} (process ")
-    assert f"{ingest.name}/read" in done.stderr
+    words = re.match(r"splice: task read/00000 failed on (\S+) \(process ", done.stderr)
+    assert words, done.stderr
+    assert words[1] in engine.workers
+    assert f"{blocked.parent.name}/read" in done.stderr
     assert "run the same command again" in done.stderr
     assert done.stderr.count("\n") == 2  # no stack trace of any language
 
 
-def test_an_interrupt_is_one_sentence(engine, corpus, tmp_path):
-    output = tmp_path / "out"
-    with started(corpus, output, engine.options) as build:
-        wait_for(lambda: receipts(output, "gather") or build.poll() is not None)
+def test_an_interrupt_is_one_sentence(engine, place):
+    with started(place.corpus, place.at("interrupted"), engine.options) as build:
+        wait_for(lambda: receipts(place.directory / "interrupted", "gather") or build.poll() is not None)
         (child,) = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGINT)  # a terminal sends it to the command too, which leaves it to its child
         _, errors = build.communicate(timeout=60)
@@ -58,11 +59,12 @@ def test_an_interrupt_is_one_sentence(engine, corpus, tmp_path):
     assert errors.count("\n") == 1
 
 
-def test_killed_workers_cost_nothing_but_time(engine, corpus, local, tmp_path, same_dataset, cli, request):
-    output = tmp_path / "out"
-    with started(corpus, output, engine.options) as build:
-        for stage, name in KILLED[request.node.callspec.params["engine"]].items():
+def test_killed_workers_cost_nothing_but_time(engine, place, local, same_dataset, cli, request):
+    output = place.directory / "killed"
+    with started(place.corpus, place.at("killed"), engine.options) as build:
+        for stage, name in KILLED[request.node.callspec.params["engine_and_place"]].items():
             wait_for(lambda stage=stage: receipts(output, stage) or build.poll() is not None)
+            assert build.poll() is None, build.stderr.read()
             engine.parts[name].kill()
             assert 0 < receipts(output, stage) < receipts(local, stage)  # it was in the middle
             if name.startswith("worker pool"):  # of the others there is a second
@@ -70,10 +72,13 @@ def test_killed_workers_cost_nothing_but_time(engine, corpus, local, tmp_path, s
         _, errors = build.communicate(timeout=SECONDS)
     if build.returncode:  # an engine that does not try a task again says so, and a rerun goes on
         assert build.returncode == 1, errors
+        assert re.match(
+            r"splice: the runner failed, \d+ of \d+ tasks not done \(first: \w+/[\w-]+\): a worker was lost", errors
+        )
         assert "run the same command again" in errors
-        done = cli(*arguments(corpus, output, engine.options))
+        done = cli(*arguments(place.corpus, place.at("killed"), engine.options))
         assert done.returncode == 0, done.stderr
-    same_dataset(local, output)
+    same_dataset(local, output, moved=True)
 
 
 def test_a_job_server_that_the_build_starts_ends_with_it(corpus, local, tmp_path, same_dataset, cli):
@@ -98,18 +103,24 @@ def running(program: Path) -> set[str]:
     return found
 
 
-def test_hosts_of_their_own_share_no_loopback(tmp_path):
+def test_hosts_of_their_own_share_no_loopback_and_no_files(tmp_path):
     """So what the tests above find of Flink and Dask holds where the workers are machines of their own."""
     if reason := no_hosts():
         pytest.skip(reason)
-    with separate_hosts(2) as (one, other), engine_in(tmp_path) as engine:
+    (tmp_path / "ours").touch()
+    with separate_hosts(2, tmp_path) as (one, other), engine_in(tmp_path) as engine:
         server = engine.start("server", [sys.executable, "-m", "http.server", 8000], one)
         server.wait_for(lambda: listening(one.address, 8000))
+        own = engine.directory_of("other")
         ask = "import sys, socket; socket.create_connection((sys.argv[1], 8000), 2)"
         reached = [
             subprocess.run(
-                other.command([sys.executable, "-c", ask, address]), capture_output=True, check=False
+                other.command([sys.executable, "-c", ask, address], own), capture_output=True, check=False
             ).returncode
             for address in (one.address, "127.0.0.1")
         ]
+        (own / "mine").touch()
+        look = ["find", tmp_path, "-type", "f"]
+        seen = subprocess.run(other.command(look, own), capture_output=True, text=True, check=True).stdout.split()
     assert reached == [0, 1]
+    assert sorted(seen) == [str(own / "hosts"), str(own / "mine")]

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -156,7 +157,9 @@ def test_a_file_that_the_store_cannot_give_is_not_taken_for_bad_input(
         process = start(source, tmp_path / "out", tokenizer_file)
         _, errors = process.communicate(timeout=240)
     assert process.returncode == 1, errors
-    assert "c.jsonl.gz: the store failed" in errors
+    assert re.match(
+        r"splice: task read/\d+ failed on \S+ \(process \d+\): s3://\S+/c.jsonl.gz: the store failed", errors
+    )
     finish(start(source, tmp_path / "out", tokenizer_file))
     finish(start(lines, tmp_path / "local", tokenizer_file))
     same_dataset(tmp_path / "local", tmp_path / "out", moved=True)
