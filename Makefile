@@ -76,7 +76,7 @@ bench: .venv/bench  ## the Linux corpus: fetched with apt into bench/corpus, tab
 	$(BIN)/python bench/build.py --corpus bench/corpus/linux --json bench/results/build.json
 	$(BIN)/python bench/dedup.py --corpus bench/corpus/linux --json bench/results/dedup.json
 	$(BIN)/python bench/dense.py --corpus bench/corpus/linux --json bench/results/dense.json
-	$(BIN)/python bench/packs.py --code bench/corpus/linux --text bench/corpus/linux-text --json bench/results/packs.json --figure docs/packs.png
+	$(BIN)/python bench/packs.py --code bench/corpus/linux --text bench/corpus/linux-text/Documentation --json bench/results/packs.json --figure docs/packs.png
 	$(BIN)/python bench/report.py --gigabyte --json bench/results/report.json
 	$(BIN)/python bench/train.py --json bench/results/train.json
 	$(BIN)/python bench/eval.py --json bench/results/eval.json

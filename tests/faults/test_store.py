@@ -457,3 +457,21 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(SpliceError, match=r"needs gcsfs.*pip install 'splice-data\[gs\]'"):
         location("gs://bucket/x")
+
+
+def test_training_reads_a_dataset_where_it_lies(store, built, tmp_path, cli):
+    pytest.importorskip("torch")
+    model = {"hidden-size": 32, "layers": 2, "heads": 4, "kv-heads": 2, "head-size": 16, "mlp-size": 64}
+    settings = {f"model.{name}": value for name, value in model.items()} | {
+        "context.length": 128, "batch.size": 4, "steps": 2, "evaluation.every": 2, "evaluation.holdout": 1,
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    figures = []
+    for name, data in (("here", built), ("there", copy_into(store, built))):
+        done = cli("train", "--data", data, "--output", tmp_path / name, *words)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        figures.append([(line.get("loss"), (line.get("validation") or {}).get("loss")) for line in lines])
+    assert figures[0] == figures[1]
+    assert any(loss for loss, _ in figures[0])
+    assert any(loss for _, loss in figures[0])
