@@ -26,7 +26,7 @@ GROUPS = {
     "tokenizer": ("tokenizer",),
     "link": ("index", "search"),
     "walk": ("walk",),
-    "write": ("write",),
+    "write": ("lay", "write"),
 }
 
 

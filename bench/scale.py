@@ -17,7 +17,7 @@ GROUPS = {
     "index": ("index",),
     "search": ("search",),
     "walk": ("walk",),
-    "write": ("write",),
+    "lay, write": ("lay", "write"),
 }
 COLOURS = ["#9aa5b1", "#72b7b2", "#e45756", "#f2a541", "#54a24b"]
 MOST = 2**22  # documents that a build takes in a pack

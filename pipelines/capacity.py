@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from splice.packs import PACKS_AT_HAND
 from splice.settings import BuildSettings
 from splice.sources import Unit
 from splice.stages.assign import PART_BYTES
@@ -104,7 +105,9 @@ def stage_costs(
         stages.append(_embed(s, corpus, packs, encoder))
     if s.has_link:
         stages += [_index(s, corpus, packs, encoder), _search(s, corpus, packs, encoder, apart)]
-    stages += [_walk(s, corpus, packs, encoder, apart), _write(corpus, packs)]
+    stages.append(_walk(s, corpus, packs, encoder, apart))
+    laid = packs.count > PACKS_AT_HAND
+    stages += [*([_lay(corpus, packs)] if laid else []), _write(corpus, packs, laid, apart)]
     return [
         replace(stage, cpu_seconds=stage.cpu_seconds * factor, longest_seconds=stage.longest_seconds * factor)
         for stage in stages
@@ -229,24 +232,40 @@ def _walk(s: BuildSettings, corpus: Corpus, packs: Packs, encoder: EncoderSize |
     return replace(cost, read_bytes=read, fetched_bytes=fetched, written_bytes=rates.PLAN_DOCUMENT * corpus.documents)
 
 
-def _write(corpus: Corpus, packs: Packs) -> StageCost:
-    """A shard's examples are drawn over all packs, and it opens each of theirs once."""
-    of_shard = packs.examples / packs.shards
-    opened = packs.count * (1 - (1 - 1 / packs.count) ** of_shard) * packs.shards
-    if packs.count <= rates.PACKS_AT_HAND:
-        opened = packs.count
-    opening = rates.OPEN_PLAN + rates.OPEN_PLAN_DOCUMENT * packs.documents + rates.OPEN_FILE * 2 * packs.parts
-    seconds = rates.WRITE_TOKEN * corpus.tokens + opened * opening
+def _lay(corpus: Corpus, packs: Packs) -> StageCost:
+    tokens = rates.TOKEN * corpus.tokens
+    read = tokens + (rates.PLAN_DOCUMENT + rates.PACK_DOCUMENT) * corpus.documents
+    seconds = rates.LAY_TOKEN * corpus.tokens + packs.count * _opening(packs)
+    return replace(
+        _cost("lay", packs.count, corpus, seconds, rates.PROCESS_BYTES + rates.TOKEN * corpus.tokens // packs.count),
+        read_bytes=read,
+        fetched_bytes=_pack_files(corpus) + tokens + rates.PLAN_DOCUMENT * corpus.documents,
+        written_bytes=_laid_bytes(corpus, packs),
+    )
+
+
+def _write(corpus: Corpus, packs: Packs, laid: bool, apart: bool) -> StageCost:
+    """A shard reads its examples where they are laid out; else it opens every pack that its process has not opened."""
+    token = rates.WRITE_LAID_TOKEN if laid else rates.WRITE_TOKEN
+    opened = 0 if laid else packs.count * (packs.shards if apart else 1)
     tokens = rates.TOKEN * corpus.tokens
     plans = int(opened * packs.documents * rates.PLAN_DOCUMENT)
-    names = rates.PACK_DOCUMENT * corpus.documents
     whole = int(opened * (_pack_files(corpus) + tokens) / packs.count)
     return replace(
-        _cost("write", packs.shards, corpus, seconds, rates.SHARD_BYTES),
-        read_bytes=tokens + plans + names,
-        fetched_bytes=whole + plans,
+        _cost("write", packs.shards, corpus, token * corpus.tokens + opened * _opening(packs), rates.SHARD_BYTES),
+        read_bytes=_laid_bytes(corpus, packs) if laid else tokens + plans + rates.PACK_DOCUMENT * corpus.documents,
+        fetched_bytes=_laid_bytes(corpus, packs) if laid else whole + plans,
         written_bytes=int(corpus.data_token_bytes * corpus.tokens),
     )
+
+
+def _laid_bytes(corpus: Corpus, packs: Packs) -> int:
+    return rates.TOKEN * corpus.tokens + rates.PACK_DOCUMENT * corpus.documents + rates.LAID_EXAMPLE * packs.examples
+
+
+def _opening(packs: Packs) -> float:
+    """Seconds to open a pack, its tokens and its plan."""
+    return rates.OPEN_PLAN + rates.OPEN_PLAN_DOCUMENT * packs.documents + rates.OPEN_FILE * 2 * packs.parts
 
 
 def _cost(name: str, tasks: int, corpus: Corpus, more_seconds: float, memory_bytes: int) -> StageCost:

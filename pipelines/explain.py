@@ -44,7 +44,8 @@ FILES: dict[str, tuple[str, str, str, float]] = {
     "index": ("a pack, or its embeddings", "index/", "documents", 1),
     "search": ("the index of a pack", "graph/: neighbours", "documents", 1),
     "walk": ("graph/, tokens/ and index of a pack", "plan/: the examples", "documents", 1),
-    "write": ("plan/, packs/ and tokens/ of many packs", "data/: a shard", "examples", 1),
+    "lay": ("plan/, packs/ and tokens/ of a pack", "laid/: its examples, one by one", "examples", 1),
+    "write": ("laid/, or plan/, packs/ and tokens/", "data/: a shard", "examples", 1),
 }
 
 
@@ -124,7 +125,7 @@ class Asking(Run):
 
 
 SINGLE = ("centroids", "assign", "tokenizer")  # one task, whatever the input
-NOTHING = {"documents": 0, "tokens": 0, "bos_id": 0, "eos_id": 0, "pad_id": 0, "name": "", "dimension": None,
+NOTHING = {"documents": 0, "tokens": 0, "vocab_size": 0, "bos_id": 0, "eos_id": 0, "pad_id": 0, "name": "", "dimension": None,
            "max_tokens": None, "parts": None, "device": ""}  # fmt: skip
 
 

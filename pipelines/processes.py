@@ -26,7 +26,7 @@ from splice.errors import BuildFailed, worker_died
 from splice.task import Task, run_task
 
 T = TypeVar("T")
-STAGES = frozenset({"read", "gather", "write"})
+STAGES = frozenset({"read", "gather", "lay", "write"})
 PARENT_POLL_SECONDS = 0.5
 
 

@@ -31,6 +31,7 @@ STAGES: dict[str, Rate] = {
     "index": Rate(task=1e-3, byte=6e-9),
     "search": Rate(task=1e-3, document=15e-6),  # and by the pack's size, below
     "walk": Rate(task=3e-3, document=14e-6),
+    "lay": Rate(task=4e-4),
     "write": Rate(document=6e-6),
 }
 NEAR_READ_BYTE, NEAR_ASSIGN_DOCUMENT = 5.2e-9, 3.7e-6  # signatures of near-duplicates, and their clusters
@@ -47,8 +48,8 @@ WALK_PAIR = 1e-10  # a document of the pack, for the few whose neighbours are al
 
 EMBED_FLOPS = 130e9  # a second, counted as if all float32 weights multiplied, embedding tables too
 WRITE_TOKEN = 1.3e-8
-# A shard opens the packs of its examples, each its plan and its files, but for the few that the process has open.
-PACKS_AT_HAND, OPEN_PLAN, OPEN_PLAN_DOCUMENT, OPEN_FILE = 4, 1.2e-3, 7.6e-8, 3.9e-4
+LAY_TOKEN, WRITE_LAID_TOKEN = 6e-9, 1.15e-8  # where examples are laid out first
+OPEN_PLAN, OPEN_PLAN_DOCUMENT, OPEN_FILE = 1.2e-3, 7.6e-8, 3.9e-4  # of a pack
 
 START = 2.0  # the command: interpreter, Beam, listing, compiled code, the end
 FIRST_INDEX = 0.75  # of that, in the first task of index: compiled code that is loaded
@@ -81,6 +82,7 @@ PROVENANCE_DOCUMENT = 10
 INDEX_TEXT_BYTE, INDEX_DOCUMENT = 0.12, 200
 GRAPH_NEIGHBOUR = 5
 PLAN_DOCUMENT = 18
+LAID_EXAMPLE = 2_200  # beside its tokens and its documents
 DATA_TOKEN = 0.65
 
 TOKENS_PER_BYTE = 0.36

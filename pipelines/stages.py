@@ -6,16 +6,18 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from splice.errors import SpliceError
 from splice.files import replacing, write_json, write_texts
+from splice.packs import PACKS_AT_HAND
 from splice.settings import BuildSettings
 from splice.sources import SourceSettings, Unit
 from splice.stages.centroids import MOST_CLUSTERS, PACK_CLUSTERS, SAMPLE_BYTES
 from splice.stages.plan import packs_path
 from splice.storage import exists, is_remote, names, remove, remove_all
-from splice.task import Receipt, Task
+from splice.store.records import starts_path
+from splice.task import Receipt, Task, receipts
 from splice.tokenizer import load_tokenizer
 
 from .link import Linked, link_stages, linked
@@ -280,17 +282,19 @@ def write(
         "eos_id": tokens.eos_id,
         "pad_id": tokens.tokenizer["pad_id"],
         "retriever": s.retriever,
+        "narrow": tokens.tokenizer["vocab_size"] <= 2**16,
     }
     # In a file: each shard is of all packs, whose list is too long to travel in a descriptor.
     packs = [[n, receipt["examples"]] for n, receipt in zip(ingested.parts, plans, strict=True)]
     write_json(packs_path(directories["walk"]), packs)
+    laid = len(packs) > PACKS_AT_HAND  # else a process opens each once
     edges = [examples * i // count for i in range(count + 1)]  # shards of equal size: none is left nearly empty
     tasks = [
         Task(
             "write",
             f"{i:05d}",
             str(output / ".write"),
-            {**shared, "start": a, "stop": b, "file": f"train-{i:05d}-of-{count:05d}.parquet"},
+            {**shared, "laid": laid, "start": a, "stop": b, "file": f"train-{i:05d}-of-{count:05d}.parquet"},
         )
         for i, (a, b) in enumerate(pairwise(edges))
     ]
@@ -298,7 +302,26 @@ def write(
     for task in tasks:  # a shard that was removed by hand is written again
         if task.args["file"] not in there:
             remove(task.marker)
-    return run.stage("write", tasks, [b - a for a, b in pairwise(edges)])
+    if laid and None in receipts(tasks):
+        _lay(run, shared, packs, directories["walk"])
+    written = run.stage("write", tasks, [b - a for a, b in pairwise(edges)])
+    if laid:
+        remove(directories["walk"] / "laid")
+    return written
+
+
+def _lay(run: Run, shared: dict[str, Any], packs: list[list[int]], walk: Path) -> None:
+    """Lay the examples out, pack by pack, for shards that would open too many packs. packs: [parts, examples] of each."""
+    tasks, first = [], 0
+    for number, (parts, examples) in enumerate(packs):
+        args = {**shared, "pack": number, "parts": parts, "first": first, "examples": examples}
+        tasks.append(Task("lay", f"{number:05d}", str(walk), args))
+        first += examples
+    there = names(walk / "laid")
+    for task in tasks:  # what was laid out for shards that are written is gone
+        if not {task.name, starts_path(Path(task.name)).name} <= there:
+            remove(task.marker)
+    run.stage("lay", tasks, [examples for _, examples in packs])
 
 
 def source_settings(settings: BuildSettings) -> SourceSettings:

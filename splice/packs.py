@@ -20,6 +20,8 @@ from .errors import SpliceError
 from .shared import shared
 from .storage import local, location
 
+PACKS_AT_HAND = 8  # a process keeps so many open
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -77,7 +79,7 @@ def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8), starts
 
 
-@shared(maxsize=8)
+@shared(maxsize=PACKS_AT_HAND)
 def open_pack(ingest: str, number: int, parts: int, tokens: str | None = None) -> Pack:
     """Map pack `number` of an ingest directory, with its tokens from a tokens directory where one is given.
 

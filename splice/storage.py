@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,28 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def read_ranges(wanted: Sequence[tuple[Path, int, int]]) -> list[bytes]:
+    """Bytes start .. stop of files, many asked for at a time where they are of a store, which all or none are.
+
+    Raises FileNotFoundError, SpliceError for a file that is shorter, StoreFailed.
+    """
+    found: list[bytes] = []
+    if wanted and is_remote(wanted[0][0]):
+        fs = _fs(wanted[0][0])
+        for i in range(0, len(wanted), TOGETHER):
+            paths, starts, stops = zip(*wanted[i : i + TOGETHER], strict=True)
+            with reaching(paths[0]):
+                found += fs.cat_ranges([_key(path) for path in paths], list(starts), list(stops), on_error="raise")
+    else:
+        for path, ranges in groupby(wanted, key=itemgetter(0)):
+            with open(path, "rb") as file:
+                found += [os.pread(file.fileno(), stop - start, start) for _, start, stop in ranges]
+    for (path, start, stop), data in zip(wanted, found, strict=True):
+        if len(data) != stop - start:
+            raise SpliceError(f"{path}: damaged (it ends before byte {stop}); remove {path.parent} and build again")
+    return found
 
 
 def exists(path: Path) -> bool:

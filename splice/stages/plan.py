@@ -10,7 +10,7 @@ import numpy as np
 from ..files import replacing
 from ..graph import MaskedGraph, Retriever
 from ..ordered import domain_order, repository_order
-from ..packs import Pack, open_pack
+from ..packs import PACKS_AT_HAND, Pack, open_pack
 from ..seeded import permutation
 from ..shared import shared
 from ..storage import local, location
@@ -129,7 +129,7 @@ def packs_path(directory: Path) -> Path:
     return directory / "packs.json"
 
 
-@shared(maxsize=4)
+@shared(maxsize=PACKS_AT_HAND)
 def saved_plan(directory: str, pack: int) -> dict[str, np.ndarray]:
     """`read_plan`, once a process."""
     return read_plan(location(directory), pack)

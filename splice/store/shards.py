@@ -89,7 +89,7 @@ def write_shard(path: Path, examples: Iterable[Example], length: int, retriever:
         write_statistics=False,
     ) as writer:
         while rows := list(islice(stream, group)):
-            writer.write_table(_table(rows, length, retriever), row_group_size=group)
+            writer.write_table(as_table(rows, length, retriever), row_group_size=group)
             count += len(rows)
             for row in rows:
                 padding += row.padding
@@ -102,7 +102,8 @@ def write_shard(path: Path, examples: Iterable[Example], length: int, retriever:
     return {"examples": count, "padding": padding, "by_source": by_source}
 
 
-def _table(rows: list[Example], length: int, retriever: str) -> Any:
+def as_table(rows: list[Example], length: int, retriever: str) -> Any:
+    """Examples of L = `length` tokens as a pyarrow.Table of the shards' schema."""
     import pyarrow as pa
 
     n = np.array([len(row.doc_ids) for row in rows])

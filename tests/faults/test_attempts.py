@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 
@@ -34,6 +35,12 @@ def attempt(task: Task, threads: int) -> dict[str, object]:
     return stage.run(task.args, location(task.directory), threads)
 
 
+def in_vain(task: Task, threads: int) -> None:
+    """An attempt for which there may be no directory any more."""
+    with contextlib.suppress(FileNotFoundError):
+        attempt(task, threads)
+
+
 def test_attempts_at_the_same_time(build_here, built, same_dataset, monkeypatch):
     run_task = beam.run_task
     receipts: list[tuple[str, list[object]]] = []
@@ -56,6 +63,7 @@ def test_attempts_at_the_same_time(build_here, built, same_dataset, monkeypatch)
 
     monkeypatch.setattr(beam, "run_task", twice)
     monkeypatch.setattr("splice.pipelines.processes.run_task", twice)
+    monkeypatch.setattr("splice.pipelines.stages.PACKS_AT_HAND", 0)  # so that there is a stage "lay"
     code, output = build_here()
     assert code == 0
     same_dataset(built, output)
@@ -67,6 +75,7 @@ def test_attempts_at_the_same_time(build_here, built, same_dataset, monkeypatch)
         "index",
         "search",
         "plan",
+        "lay",
         "write",
     }
     for stage, found in receipts:
@@ -75,7 +84,7 @@ def test_attempts_at_the_same_time(build_here, built, same_dataset, monkeypatch)
     assert not list(output.rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("stage", ["read", "assign", "gather", "tokenise", "index", "search", "plan", "write"])
+@pytest.mark.parametrize("stage", ["read", "assign", "gather", "tokenise", "index", "search", "plan", "lay", "write"])
 def test_an_attempt_that_ends_after_the_build(build_here, built, same_dataset, monkeypatch, stage):
     """A slow worker: its attempt stands before its first file appears until another one, and the whole build, are done."""
     run_task = beam.run_task
@@ -91,7 +100,7 @@ def test_an_attempt_that_ends_after_the_build(build_here, built, same_dataset, m
 
     def with_a_slow_attempt(task: Task, threads: int = 1):
         if task.stage == stage and not slow:
-            slow.append(threading.Thread(target=attempt, args=(task, threads)))
+            slow.append(threading.Thread(target=in_vain, args=(task, threads)))
             slow[0].start()
             assert standing.wait(60)
         return run_task(task, threads)
@@ -99,6 +108,7 @@ def test_an_attempt_that_ends_after_the_build(build_here, built, same_dataset, m
     monkeypatch.setattr(files.os, "replace", held)
     monkeypatch.setattr(beam, "run_task", with_a_slow_attempt)
     monkeypatch.setattr("splice.pipelines.processes.run_task", with_a_slow_attempt)
+    monkeypatch.setattr("splice.pipelines.stages.PACKS_AT_HAND", 0)
     code, output = build_here()
     assert code == 0
     assert standing.is_set()

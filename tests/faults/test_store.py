@@ -22,7 +22,7 @@ from splice import lock
 from splice.errors import BuildFailed, SpliceError
 from splice.files import LOCK, read_json, read_jsons, replacing, sweep, write_json
 from splice.lock import locked
-from splice.storage import create, local, location, names, overwrite
+from splice.storage import create, local, location, names, overwrite, read_ranges
 
 KILLS = 6
 
@@ -163,6 +163,31 @@ def test_a_file_that_the_store_cannot_give_is_not_taken_for_bad_input(
     finish(start(source, tmp_path / "out", tokenizer_file))
     finish(start(lines, tmp_path / "local", tokenizer_file))
     same_dataset(tmp_path / "local", tmp_path / "out", moved=True)
+
+
+def test_shards_of_many_packs_fetch_their_examples_alone(
+    store, tree, tokenizer_file, tmp_path, same_dataset, monkeypatch
+):
+    """Each file of tokens is fetched by the tasks of its pack, and by no shard."""
+    more = ("--pack-documents", 20, "--workers", 1)
+    finish(start(tree, tmp_path / "out", tokenizer_file, *more))
+    url, place = output_of(store)
+    finish(start(tree, url, tokenizer_file, *more))
+    same_dataset(tmp_path / "out", place)
+    assert len(list(place.glob("work/walk-*/done/lay-*"))) == 12
+    assert not list(place.glob("work/walk-*/laid/*"))
+
+
+def test_pieces_of_files_are_read_where_they_lie(store):
+    place = location(store[0])
+    for name, data in (("a", b"0123456789"), ("b", b"abcdef")):
+        overwrite(place / name, data)
+    wanted = [(place / "a", 2, 5), (place / "b", 0, 6), (place / "a", 9, 10)] * 50
+    assert read_ranges(wanted) == [b"234", b"abcdef", b"9"] * 50
+    with pytest.raises(SpliceError, match="b: damaged"):
+        read_ranges([(place / "b", 4, 8)])
+    with pytest.raises(FileNotFoundError):
+        read_ranges([(place / "c", 0, 1)])
 
 
 def test_a_copy_that_came_in_part_is_none(store, monkeypatch):

@@ -208,6 +208,28 @@ def test_a_finished_build_is_not_done_again_and_a_lost_shard_is(build, capsys, s
     same_dataset(built, output)
 
 
+def test_examples_of_many_packs_are_laid_out_first_to_the_same_bytes(build, monkeypatch, same_dataset):
+    flags = ("--pack-documents", 10)
+    output = build("out", *flags)
+    assert stages(output)["lay"]["tasks"] == len(json.loads((output / "manifest.json").read_text())["packs"]) == 24
+    assert not list((output / "work").rglob("laid"))
+    monkeypatch.setattr("splice.pipelines.stages.PACKS_AT_HAND", 24)
+    apart = build("apart", *flags)
+    assert "lay" not in stages(apart)
+    same_dataset(apart, output)
+    prove(output)
+
+
+def test_a_lost_shard_of_many_packs_is_written_again(build, monkeypatch, same_dataset):
+    flags = ("--pack-documents", 10)
+    first, again = build("first", *flags), build("again", *flags)
+    lost = min((again / "data").iterdir())
+    lost.unlink()
+    build("again", *flags)
+    same_dataset(first, again)
+    assert not list((again / "work").rglob("laid"))
+
+
 def test_every_build_writes_its_report_and_one_killed_before_that_does_when_run_again(build, capsys):
     output = build("out")
     page = output / "report.html"

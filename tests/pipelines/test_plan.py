@@ -148,23 +148,36 @@ def test_totals_are_sums():
     assert plan.moved_bytes == sum(stage.read_bytes for stage in plan.stages)
     written = {stage.name: stage.written_bytes for stage in plan.stages}
     assert plan.work_bytes == written["gather"] + max(
-        written["read"], sum(written[n] for n in ("assign", "tokenizer", "tokenise", "index", "search", "walk"))
+        written["read"], sum(written[n] for n in ("assign", "tokenizer", "tokenise", "index", "search", "walk", "lay"))
     )
     assert plan.output_bytes == written["write"] + written["search"] + written["walk"] + 10 * 10**6
 
 
-def test_a_shard_opens_each_of_its_packs_once():
-    """Documents of 360 tokens, each an example, two in a pack: a shard of 16 examples holds what 16 draws of 1,000 packs find."""
+def test_a_shard_opens_the_few_packs_that_its_process_has_not():
+    """Documents of 360 tokens, each an example, 500 in a pack, 16 in a shard."""
+    s, corpus = BuildSettings(pack_documents=500, length=360, shard_tokens=16 * 360), Corpus(1000, 10**6)
+    opening = rates.OPEN_PLAN + 500 * rates.OPEN_PLAN_DOCUMENT + 2 * rates.OPEN_FILE
+    writing = 1000 * rates.STAGES["write"].document + 360_000 * rates.WRITE_TOKEN
+    here, elsewhere = (costs(s, corpus, apart=apart)[-1] for apart in (False, True))
+    assert here.tasks == elsewhere.tasks == 63
+    assert here.cpu_seconds == pytest.approx(writing + 2 * opening)
+    assert elsewhere.cpu_seconds == pytest.approx(writing + 63 * 2 * opening)
+    pack = 500 * (1000 + rates.PACK_DOCUMENT + rates.PLAN_DOCUMENT) + 180_000 * rates.TOKEN
+    assert elsewhere.fetched_bytes == 63 * 2 * pack
+
+
+def test_of_many_packs_each_is_opened_once_and_no_shard_reads_more_than_its_examples():
     plan = plan_of(2000, 1000, pack_documents=2, length=360, shard_tokens=16 * 360)
-    assert (plan.packs.examples, plan.packs.shards, plan.packs.parts) == (2000, 125, 1)
-    opened = 125 * 1000 * (1 - 0.999**16)
+    *_, lay, write = plan.stages
+    assert (lay.name, lay.tasks, write.tasks) == ("lay", 1000, 125)
     opening = rates.OPEN_PLAN + 2 * rates.OPEN_PLAN_DOCUMENT + 2 * rates.OPEN_FILE
-    assert plan.stages[-1].cpu_seconds == pytest.approx(
-        2000 * rates.STAGES["write"].document + 720_000 * rates.WRITE_TOKEN + opened * opening
+    rate = rates.STAGES["lay"]
+    assert lay.cpu_seconds == pytest.approx(
+        1000 * (rate.task + opening) + 2000 * rate.document + 720_000 * rates.LAY_TOKEN
     )
-    few = plan_of(2000, 1000, pack_documents=500, length=360, shard_tokens=16 * 360).stages[-1]
-    assert few.cpu_seconds == pytest.approx(2000 * rates.STAGES["write"].document + 720_000 * rates.WRITE_TOKEN
-                                            + 4 * (opening + 498 * rates.OPEN_PLAN_DOCUMENT))  # fmt: skip
+    assert write.cpu_seconds == pytest.approx(2000 * rates.STAGES["write"].document + 720_000 * rates.WRITE_LAID_TOKEN)
+    laid = 2 * 720_000 + 2000 * (rates.PACK_DOCUMENT + rates.LAID_EXAMPLE)
+    assert lay.written_bytes == write.read_bytes == write.fetched_bytes == laid
 
 
 @pytest.mark.parametrize(
@@ -458,9 +471,9 @@ def test_several_packs_are_exact_once_they_are_assigned(cli, tree, tokenizer_fil
     assert len(packs) > 240 // 30
     assert stages["index"].weights == packs
     assert stages["search"].largest == (f"{packs.index(max(packs)):05d}-00000000", max(packs))
-    rest = {name: number for name, number in took.items() if name not in ("read", "assign", "write")}
+    rest = {name: number for name, number in took.items() if name not in ("read", "assign", "lay", "write")}
     assert summed(to_do(stages), rest) == rest
-    assert [name for name, stage in stages.items() if stage.about] == ["write"]
+    assert [name for name, stage in stages.items() if stage.about] == ["lay", "write"]  # by their examples
 
 
 def test_explain_through_the_command_line(cli, tree, tokenizer_file, built, tmp_path):

@@ -90,6 +90,7 @@ def test_a_shard_opens_each_pack_once(build, monkeypatch, tmp_path):
     directories = {name: str(next((output / "work").glob(f"{name}-*"))) for name in ("ingest", "tokens", "walk")}
     args = {
         **directories, "output": str(tmp_path), "seed": 0, "length": 512, "retriever": "bm25", "file": "shard.parquet",
+        "laid": False,
         "start": 0, "stop": manifest["shards"][0]["examples"], **manifest["join"], "pad_id": manifest["tokenizer"]["pad_id"],
     }  # fmt: skip
     opened: list[str] = []

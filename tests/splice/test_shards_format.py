@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splice.errors import SpliceError
+from splice.store.records import read_records, starts_path, write_records
 from splice.store.shards import Example, file_sha256, read_rows, schema, write_shard
 
 
@@ -131,3 +133,64 @@ def test_a_real_dataset_is_so_encoded(built):
         ids = columns(metadata.row_group(0))["input_ids.list.element"]
         assert "BYTE_STREAM_SPLIT" in ids.encodings
         assert not ids.has_dictionary_page
+
+
+# ------------------------------------------------------------------------------------- examples laid out one by one
+
+LAID_LENGTH = 500
+
+
+def lay_out(path, examples, narrow=True):
+    starts = write_records(path, iter(examples), LAID_LENGTH, "bm25", narrow)
+    starts.tofile(starts_path(path))
+    return starts
+
+
+def same(a, b) -> bool:
+    for name in ("number", "pack", "padding", "doc_ids", "sources"):
+        assert getattr(a, name) == getattr(b, name)
+    for name in ("input_ids", "doc_offsets", "doc_spans", "parents", "scores"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert getattr(a, name).dtype == getattr(b, name).dtype
+    return True
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_examples_of_several_files_come_back_in_the_order_asked_for(tmp_path, narrow):
+    files = [[make_example(10 * f + i, LAID_LENGTH, 1 + (3 * i + f) % 7, i) for i in range(9)] for f in range(3)]
+    for f, examples in enumerate(files):
+        lay_out(tmp_path / str(f), examples, narrow)
+    rng = np.random.default_rng(0)
+    wanted = [(int(rng.integers(3)), int(rng.integers(9))) for _ in range(60)]
+    found = read_records([(tmp_path / str(f), i) for f, i in wanted], narrow)
+    assert all(same(example, files[f][i]) for example, (f, i) in zip(found, wanted, strict=True))
+    assert read_records([], narrow) == []
+
+
+def test_narrow_tokens_take_two_bytes_and_one_too_large_is_an_error(tmp_path):
+    examples = [make_example(i, LAID_LENGTH, 2) for i in range(3)]
+    assert (
+        lay_out(tmp_path / "wide", examples, False)[-1] - lay_out(tmp_path / "narrow", examples)[-1]
+        == 3 * 2 * LAID_LENGTH
+    )
+    examples[2].input_ids[7] = 2**16
+    with pytest.raises(ValueError, match="65536"):
+        lay_out(tmp_path / "too-narrow", examples)
+    lay_out(tmp_path / "wide", examples, False)
+    assert same(*read_records([(tmp_path / "wide", 2)], False), examples[2])
+
+
+def test_a_torn_file_is_named(tmp_path):
+    path = tmp_path / "00003"
+    starts = lay_out(path, [make_example(i, LAID_LENGTH, 2) for i in range(3)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-64])
+    read_records([(path, 1)], True)
+    with pytest.raises(SpliceError, match=r"00003: damaged \(it ends before byte \d+\); remove"):
+        read_records([(path, 2)], True)
+    path.write_bytes(whole[: starts[1]] + bytes(int(starts[2] - starts[1])) + whole[starts[2] :])
+    with pytest.raises(SpliceError, match="00003: damaged"):
+        read_records([(path, 1)], True)
+    starts_path(path).write_bytes(starts_path(path).read_bytes()[:-8])
+    with pytest.raises(SpliceError, match=r"00003\.starts: damaged"):
+        read_records([(path, 2)], True)
