@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKS = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
+PACKS = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000]
 GROUPS = {
     "read, assign, gather, tokenise": ("read", "assign", "gather", "tokenizer", "tokenise"),
     "index": ("index",),
