@@ -54,6 +54,7 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
     options: Beam's (see runner_options); processes: where tasks that hold the GIL run.
     """
     assert settings.output is not None
+    settings = with_threads(settings, options)
     output = absolute(settings.output)
     work = absolute(settings.work) if settings.work else output / "work"
     started = time.monotonic(), cpu_seconds()
@@ -106,6 +107,13 @@ def build(settings: BuildSettings, options: list[str], console: Console, process
         manifest = finish(run, ingested, tokens, graph, plans, shards, directories, output, started)
         leave_report(output, console)
         return manifest
+
+
+def with_threads(settings: BuildSettings, options: Sequence[str]) -> BuildSettings:
+    """The settings with the threads that a task may use: elsewhere as many as are given, or one. This machine's cores say nothing."""
+    if settings.workers or runs_on_this_machine(options):
+        return settings
+    return settings.model_copy(update={"workers": 1})
 
 
 def check_sources(settings: BuildSettings, options: Sequence[str], work: Path) -> None:

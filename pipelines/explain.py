@@ -7,7 +7,7 @@ reckons the others. What they write beside their tasks goes to a directory that 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +18,11 @@ from rich.console import Console
 from splice.settings import BuildSettings
 from splice.sources import Unit
 from splice.stages.assign import PART_BYTES
-from splice.storage import location
+from splice.storage import location, names
 from splice.task import Receipt, Task, receipts
 
 from . import rates
+from .beam import JOB_TASKS
 from .capacity import documents_of
 from .link import EMBED_WEIGHT
 from .run import Run, Stage
@@ -78,6 +79,7 @@ class Asking(Run):
     units: list[Unit] = field(default_factory=list)
     moved: dict[str, Path] = field(default_factory=dict)
     stages_asked: list[Explained] = field(default_factory=list)
+    forgotten: set[tuple[str, str]] = field(default_factory=set)
 
     def stage(self, name: str, tasks: list[Task], weights: Sequence[int], threads: int = 0) -> list[Receipt]:
         """The tasks' receipts, reckoned where there is none."""
@@ -87,13 +89,26 @@ class Asking(Run):
         """As `stage`, of several."""
         return self._ask(stages)
 
+    def receipts(self, tasks: list[Task]) -> list[Receipt | None]:
+        """As they lie where the tasks' directories do."""
+        there = receipts([replace(task, directory=str(self._place(location(task.directory)))) for task in tasks])
+        return [
+            None if (task.stage, task.name) in self.forgotten else receipt
+            for task, receipt in zip(tasks, there, strict=True)
+        ]
+
+    def forget(self, tasks: list[Task], directory: Path, files: Callable[[Task], Iterable[str]]) -> None:
+        """Note it, and remove nothing."""
+        there = names(self._place(directory))
+        self.forgotten |= {(task.stage, task.name) for task in tasks if not there.issuperset(files(task))}
+
     def _ask(self, stages: list[Stage]) -> dict[str, list[Receipt]]:
         before = self.stages_asked[-1].group if self.stages_asked else 0
         waiting = [e.name for e in self.stages_asked if e.group == before and not self._is_awaited(e)]
         about = any(e.done < len(e.tasks) for e in self.stages_asked if GUESSED.get(e.name))
         found = {}
         for stage in stages:
-            there = receipts([replace(task, directory=str(self._place(task))) for task in stage.tasks])
+            there = self.receipts(stage.tasks)
             inside = {task.after for task in stage.tasks} & {other.name for other in stages}
             done = sum(receipt is not None for receipt in there)
             self.stages_asked.append(
@@ -116,8 +131,11 @@ class Asking(Run):
     def _is_awaited(self, explained: Explained) -> bool:
         return any(explained.name in other.waits_for for other in self.stages_asked if other.group == explained.group)
 
-    def _place(self, task: Task) -> Path:
-        return self.moved.get(task.directory, location(task.directory))
+    def _place(self, directory: Path) -> Path:
+        for parent in (directory, *directory.parents):
+            if str(parent) in self.moved:
+                return self.moved[str(parent)] / directory.relative_to(parent)
+        return directory
 
     def _reckon(self, name: str, task: Task, weight: int) -> Receipt:
         guess = GUESSED.get(name)
@@ -159,7 +177,7 @@ def explain(s: BuildSettings, beam_options: Sequence[str], console: Console) -> 
 
     Writes nothing where the build would. Raises SpliceError as the build would before any work.
     """
-    from .build import absolute, check_tokenizer, list_inputs, stage_directories
+    from .build import absolute, check_tokenizer, list_inputs, stage_directories, with_threads
     from .claim import claim, finished
     from .link import check_embeddings, encoder_of
     from .processes import TaskProcesses
@@ -167,6 +185,7 @@ def explain(s: BuildSettings, beam_options: Sequence[str], console: Console) -> 
 
     assert s.output is not None
     options = runner_options(beam_options, s.worker_count)
+    s = with_threads(s, options)
     output = absolute(s.output)
     work = absolute(s.work) if s.work else output / "work"
     units, inputs = list_inputs(s.sources, source_settings(s))
@@ -184,7 +203,7 @@ def explain(s: BuildSettings, beam_options: Sequence[str], console: Console) -> 
         elsewhere = {stage: Path(scratch) / path.name for stage, path in directories.items()}
         asking = Asking(s, options, console, none, [], units=units)
         asking.moved = {str(elsewhere[stage]): path for stage, path in directories.items()}
-        asking.moved[str(Path(scratch) / ".write")] = output / ".write"
+        asking.moved[scratch] = output
         _ask_all(asking, encoder, elsewhere, Path(scratch))
     return asking.stages_asked, options
 
@@ -213,7 +232,7 @@ def show_explained(s: BuildSettings, beam_options: Sequence[str], console: Conso
 
 
 def pipelines(stages: list[Explained], here: bool, workers: int) -> dict[str, str]:
-    """Which of the engine's pipelines each stage is in: "1", "2"; or why in none.
+    """Which of the engine's pipelines each stage is in, or why in none.
 
     Elsewhere a stage that waits for another of its group has a pipeline of its own; here the workers see to it.
     """
@@ -231,8 +250,10 @@ def pipelines(stages: list[Explained], here: bool, workers: int) -> dict[str, st
             if here and sum(len(stage.tasks) - stage.done for stage in wave) == 1:
                 found |= {stage.name: "in the driver" for stage in wave}
             else:
-                number += 1
-                found |= {stage.name: f"pipeline {number}" for stage in wave}
+                jobs = 1 if here else -(-sum(len(stage.tasks) - stage.done for stage in wave) // JOB_TASKS)
+                which = f"pipeline {number + 1}" if jobs == 1 else f"pipelines {number + 1} to {number + jobs}"
+                number += jobs
+                found |= {stage.name: which for stage in wave}
             todo = [stage for stage in todo if stage not in wave]
             names = {stage.name for stage in todo}
     return found

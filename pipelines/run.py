@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 
 from splice.lock import Held
 from splice.settings import BuildSettings
+from splice.storage import names, remove_all
 from splice.task import Receipt, Task, receipts
 
 from .beam import run_tasks
 from .processes import TaskProcesses
 from .progress import StageProgress
+from .runners import runs_here
 from .supervise import watching_workers
 
 
@@ -54,8 +57,7 @@ class Run:
 
         weights: the work in each, for the progress. threads: what a task may use inside; 0: its share of the workers.
         """
-        for lock in self.held:
-            lock.check()
+        self._check_locks()
         times = self.stages.setdefault(name, StageTime())
         done = receipts(tasks)
         todo = [(task, weight) for task, weight, r in zip(tasks, weights, done, strict=True) if r is None]
@@ -69,6 +71,7 @@ class Run:
                 run_tasks(waiting, self.options, threads or max(1, workers // len(todo)))
             times.wall_seconds += time.monotonic() - wall
             times.cpu_seconds += self.cpu_seconds() - cpu
+            self._check_locks()  # what comes next may remove what another build, which took over, reads
             done = receipts(tasks)
         return done
 
@@ -78,7 +81,7 @@ class Run:
         Apart, each would leave workers idle: while one tokenizer is trained, at the last blocks of a search.
         """
         todo = [stage for stage in stages if None in receipts(stage.tasks)]
-        if self.settings.worker_count > 1 and len(todo) > 1:
+        if len(todo) > 1 and (self.settings.worker_count > 1 or not runs_here(self.options)):
             tasks = [task for stage in todo for task in stage.tasks]
             weights = [weight for stage in todo for weight in stage.weights]
             self.stage(" + ".join(stage.name for stage in todo), tasks, weights, threads=1)
@@ -88,6 +91,21 @@ class Run:
             stage.name: receipts(stage.tasks) if stage in todo else self.stage(stage.name, stage.tasks, stage.weights)
             for stage in stages
         }
+
+    def receipts(self, tasks: list[Task]) -> list[Receipt | None]:
+        """The receipt of each task, None of one that is to be run."""
+        return receipts(tasks)
+
+    def forget(self, tasks: list[Task], directory: Path, files: Callable[[Task], Iterable[str]]) -> None:
+        """Let those tasks be run again whose files are no longer in a directory."""
+        there = names(directory)
+        gone = [task for task in tasks if not there.issuperset(files(task))]
+        for done in {task.marker.parent for task in gone}:
+            remove_all(done, names(done) & {task.marker.name for task in gone})
+
+    def _check_locks(self) -> None:
+        for lock in self.held:
+            lock.check()
 
     def cpu_seconds(self) -> float:
         """Of this process, of children that have ended, and of the tasks that worker processes have ended."""

@@ -67,7 +67,8 @@ def measure(s: BuildSettings, source: str, encoder: EncoderSize | None, console:
         )
         if done.returncode:
             raise BuildFailed(f"the sample of {source} could not be built: {done.stderr.strip()}")
-        return _sample(s.model_copy(update={"retriever": retriever}), source, output, taken)
+        as_built = {"retriever": retriever, "pack_documents": BuildSettings().pack_documents}
+        return _sample(s.model_copy(update=as_built), source, output, taken)
 
 
 def _take(s: BuildSettings, source: str, target: Path) -> int:

@@ -17,7 +17,7 @@ from splice.stages.centroids import MOST_CLUSTERS, PACK_CLUSTERS, SAMPLE_BYTES
 from splice.stages.plan import packs_path
 from splice.storage import exists, is_remote, names, remove, remove_all
 from splice.store.records import starts_path
-from splice.task import Receipt, Task, receipts
+from splice.task import Receipt, Task
 from splice.tokenizer import load_tokenizer
 
 from .link import Linked, link_stages, linked
@@ -298,11 +298,10 @@ def write(
         )
         for i, (a, b) in enumerate(pairwise(edges))
     ]
-    there = names(output / "data")
-    for task in tasks:  # a shard that was removed by hand is written again
-        if task.args["file"] not in there:
-            remove(task.marker)
-    if laid and None in receipts(tasks):
+    run.forget(
+        tasks, output / "data", lambda task: [task.args["file"]]
+    )  # a shard that was removed by hand is written again
+    if laid and None in run.receipts(tasks):
         _lay(run, shared, packs, directories["walk"])
     written = run.stage("write", tasks, [b - a for a, b in pairwise(edges)])
     if laid:
@@ -317,10 +316,8 @@ def _lay(run: Run, shared: dict[str, Any], packs: list[list[int]], walk: Path) -
         args = {**shared, "pack": number, "parts": parts, "first": first, "examples": examples}
         tasks.append(Task("lay", f"{number:05d}", str(walk), args))
         first += examples
-    there = names(walk / "laid")
-    for task in tasks:  # what was laid out for shards that are written is gone
-        if not {task.name, starts_path(Path(task.name)).name} <= there:
-            remove(task.marker)
+    # What was laid out for shards that are written is gone.
+    run.forget(tasks, walk / "laid", lambda task: [task.name, starts_path(Path(task.name)).name])
     run.stage("lay", tasks, [examples for _, examples in packs])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from .errors import SpliceError
+from .errors import SpliceError, StoreFailed
 from .storage import local
 
 
@@ -30,7 +30,7 @@ def save_arrays(
 
 
 def load_arrays(directory: Path, file: str, format: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The facts of `file`, and its arrays, memory-mapped. Raises SpliceError where a file is missing, damaged or of another format."""
+    """The facts of `file`, and its arrays, memory-mapped. Raises StoreFailed where a file is missing or damaged, SpliceError for another format."""
     path = directory / file
     try:
         facts = json.loads(local(path).read_text())
@@ -47,10 +47,10 @@ def load_arrays(directory: Path, file: str, format: int) -> tuple[dict[str, Any]
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> SpliceError:
+def damaged(path: Path, error: Exception) -> StoreFailed:
     """What to say of a file of an index that cannot be used: WORK/link-FP/index/PPPPP/FILE."""
     remedy = f"the index is not complete or was damaged; remove {path.parent.parent.parent} and build again"
-    return SpliceError(f"{path}: {error}; {remedy}")
+    return StoreFailed(f"{path}: {error}; {remedy}")
 
 
 def _checksum(array: np.ndarray) -> str:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .errors import SpliceError
+from .errors import StoreFailed
 from .seeded import permutation
 from .words import count_words
 
@@ -78,12 +78,12 @@ class Clusters:
 
     @classmethod
     def load(cls, path: Path) -> Clusters:
-        """Raises SpliceError where the file is missing or damaged."""
+        """Raises StoreFailed where the file is missing or damaged."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls(arrays["weights"], float(arrays["average"]), arrays["centroids"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise SpliceError(
+            raise StoreFailed(
                 f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
             ) from None
 

@@ -25,7 +25,10 @@ class BuildFailed(SpliceError):
 
 
 class StoreFailed(BuildFailed):
-    """A store did not give or take a file. Of a task this is told with its name and host, since others may reach the store."""
+    """A store or a disk did not give or take a file, or gave a damaged one.
+
+    Of a task this is told with its name and host, since others may fare better.
+    """
 
 
 class TrainingFailed(SpliceError):

@@ -23,18 +23,19 @@ LOCK = ".splice.lock"  # in every output and work directory; a tree that holds o
 
 
 @contextmanager
-def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
+def replacing(path: Path, sync: bool = False, reread: bool = True) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success it is renamed onto `path`, on error removed.
 
     The body may make a file or a directory there. The name is unique to the attempt, so attempts never meet. What goes to a
     store is made on this machine and sent.
     sync: on disk before the rename, so that a power cut cannot leave the name without the bytes. The dataset's own
     files are; work files can be made again, and a torn one is an error that names it.
+    reread: whether tasks read it whole later, so that what is sent to a store stays in this machine's cache.
     """
     if is_remote(path):
         with storage.scratch(path.name) as made:
             yield made
-            storage.send(made, path, keep=not sync)
+            storage.send(made, path, keep=reread and not sync)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")

@@ -2,8 +2,8 @@
 
 On this machine, and on a shared file system: a lock that the system lets go of when its holder dies. In a store: a lease,
 renewed while its holder lives. Its file carries a number and is created by one contender only, so a lease that was not
-renewed is taken over by creating the next number, and whoever comes back late finds a higher one and stops. Until it does,
-no harm is done: both write the same bytes, each file whole or not at all.
+renewed is taken over by creating the next number, and whoever comes back late finds a higher one and stops, at the latest when
+its stage ends. Until it does, both write the same bytes, each file whole or not at all.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import SpliceError
+from .errors import StoreFailed
 from .shared import shared
 from .storage import local, location
 
@@ -83,7 +83,7 @@ def binary_arrays(column: Any) -> tuple[np.ndarray, np.ndarray]:
 def open_pack(ingest: str, number: int, parts: int, tokens: str | None = None) -> Pack:
     """Map pack `number` of an ingest directory, with its tokens from a tokens directory where one is given.
 
-    Raises SpliceError where a part is missing or torn.
+    Raises StoreFailed where a part is missing or torn.
     """
     batches = [open_batch(part_path(location(ingest), number, i)) for i in range(parts)]
     encoded = [open_batch(tokens_path(location(tokens), number, i)) for i in range(parts)] if tokens else []
@@ -108,7 +108,7 @@ def open_table(path: Path) -> Any:
     try:
         return pa.ipc.open_file(pa.memory_map(str(local(path)))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise SpliceError(
+        raise StoreFailed(
             f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
         ) from None
 
@@ -120,7 +120,7 @@ def open_batch(path: Path) -> Any:
     try:
         return pa.ipc.open_file(pa.memory_map(str(local(path)))).get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
-        raise SpliceError(
+        raise StoreFailed(
             f"{path}: missing or damaged ({error}); remove {path.parent.parent} and build again"
         ) from None
 

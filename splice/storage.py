@@ -15,6 +15,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
@@ -38,6 +39,7 @@ CREDENTIALS = {
 WHOLE_AT_ONCE = ("s3", "gs", "gcs")  # an object appears when all of it is there; elsewhere a rename does it
 TEMPORARY = ".tmp-"
 TOGETHER = 64  # small files asked for at the same time
+THREADS = 16  # that ask, where a store's library has no other way
 CACHE_SHARE = 2  # of the disk: what is fetched may fill half of what is free
 
 
@@ -142,7 +144,10 @@ def local_directory(path: Path) -> Path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         states = "".join(f"{name} {state_of(info)}\n" for name, info in sorted(found.items()))
         copy = _cached(path, states)
-        if not copy.is_dir():
+        if copy.is_dir():
+            with suppress(OSError):
+                os.utime(copy)
+        else:
             _make_room(sum(info["size"] for info in found.values()))
             with scratch(path.name) as made:
                 for name in found:
@@ -174,6 +179,7 @@ def send(temporary: Path, path: Path, keep: bool) -> None:
         if keep:
             copy = cached_copy(path, fs.info(path.path))
             if not copy.exists():
+                _make_room(temporary.stat().st_size)
                 shutil.move(temporary, copy)
 
 
@@ -184,7 +190,8 @@ def read_all(paths: Sequence[Path]) -> list[bytes | None]:
     found: dict[str, Any] = {}
     with reaching(paths[0]):
         for i in range(0, len(paths), TOGETHER):
-            found |= _fs(paths[0]).cat([_key(path) for path in paths[i : i + TOGETHER]], on_error="return")
+            some = [_key(path) for path in paths[i : i + TOGETHER]]
+            found |= dict(zip(some, _cat(paths[0], [(key, None, None) for key in some]), strict=True))
         answers = [found.get(_key(path)) for path in paths]
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, FileNotFoundError):
@@ -202,23 +209,43 @@ def _read(path: Path) -> bytes | None:
 def read_ranges(wanted: Sequence[tuple[Path, int, int]]) -> list[bytes]:
     """Bytes start .. stop of files, many asked for at a time where they are of a store, which all or none are.
 
-    Raises FileNotFoundError, SpliceError for a file that is shorter, StoreFailed.
+    Raises FileNotFoundError, and StoreFailed where the store fails or a file is shorter.
     """
     found: list[bytes] = []
     if wanted and is_remote(wanted[0][0]):
-        fs = _fs(wanted[0][0])
         for i in range(0, len(wanted), TOGETHER):
-            paths, starts, stops = zip(*wanted[i : i + TOGETHER], strict=True)
-            with reaching(paths[0]):
-                found += fs.cat_ranges([_key(path) for path in paths], list(starts), list(stops), on_error="raise")
+            some = wanted[i : i + TOGETHER]
+            with reaching(some[0][0]):
+                answers = _cat(some[0][0], [(_key(path), start, stop) for path, start, stop in some])
+                for answer in answers:
+                    if isinstance(answer, Exception):
+                        raise answer
+            found += answers
     else:
         for path, ranges in groupby(wanted, key=itemgetter(0)):
             with open(path, "rb") as file:
                 found += [os.pread(file.fileno(), stop - start, start) for _, start, stop in ranges]
     for (path, start, stop), data in zip(wanted, found, strict=True):
         if len(data) != stop - start:
-            raise SpliceError(f"{path}: damaged (it ends before byte {stop}); remove {path.parent} and build again")
+            raise StoreFailed(f"{path}: damaged (it ends before byte {stop}); remove {path.parent} and build again")
     return found
+
+
+def _cat(path: Path, pieces: Sequence[tuple[str, int | None, int | None]]) -> list[Any]:
+    """Bytes start .. stop of files of the store of `path` (None, None: all of it), or what went wrong with each, at the same time."""
+    fs = _fs(path)
+    if fs.async_impl:
+        keys, starts, stops = (list(column) for column in zip(*pieces, strict=True))
+        return fs.cat_ranges(keys, starts, stops, on_error="return")
+
+    def one(piece: tuple[str, int | None, int | None]) -> Any:
+        try:
+            return fs.cat_file(*piece)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(one, pieces))
 
 
 def exists(path: Path) -> bool:
@@ -451,8 +478,10 @@ def _make_room(needed: int) -> None:
     copies = []
     for entry in os.scandir(directory):
         with suppress(OSError):
-            state = entry.stat()
-            copies.append((state.st_mtime, state.st_size, entry.path))
+            size = (
+                sum(file.stat().st_size for file in Path(entry).rglob("*")) if entry.is_dir() else entry.stat().st_size
+            )
+            copies.append((entry.stat().st_mtime, size, entry.path))
     held = sum(size for _, size, _ in copies)
     limit = (shutil.disk_usage(directory).free + held) // CACHE_SHARE
     for _, size, path in sorted(copies):

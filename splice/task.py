@@ -125,5 +125,5 @@ def leave_reason(task: Task, error: Exception) -> None:
     }
     try:
         write_json(task.error, reason)
-    except OSError:  # a full disk: the engine still carries the exception itself
+    except (OSError, StoreFailed):  # a full disk: the engine still carries the exception itself
         return

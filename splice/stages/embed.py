@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import SpliceError
+from ..errors import SpliceError, StoreFailed
 from ..files import replacing
 from ..packs import open_pack
 from ..shared import shared
@@ -49,7 +49,7 @@ def embeddings_path(directory: Path, pack: int, start: int) -> Path:
 def read_embeddings(directory: Path, pack: int, starts: list[int]) -> np.ndarray:
     """The embeddings of a whole pack, float16 [N, d].
 
-    Raises SpliceError where a block is damaged, or of an encoder of another dimension.
+    Raises StoreFailed where a block is damaged, SpliceError for one of an encoder of another dimension.
     """
     blocks = []
     for start in starts:
@@ -57,7 +57,7 @@ def read_embeddings(directory: Path, pack: int, starts: list[int]) -> np.ndarray
         try:
             blocks.append(np.load(local(path), allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
-            raise SpliceError(f"{path}: missing or damaged ({error}); remove {directory} and embed again") from None
+            raise StoreFailed(f"{path}: missing or damaged ({error}); remove {directory} and embed again") from None
         if blocks[-1].shape[1:] != blocks[0].shape[1:]:
             raise SpliceError(
                 f"{path}: embeddings of dimension {blocks[-1].shape[1]}, the others of this pack have {blocks[0].shape[1]}: "

@@ -20,10 +20,10 @@ def run(args: dict[str, Any], directory: Path, threads: int) -> dict[str, Any]:
     """
     numbers = np.arange(args["first"], args["first"] + args["examples"])
     path = laid_path(directory, args["pack"])
-    with replacing(path) as temporary:
+    with replacing(path, reread=False) as temporary:
         found = materialise(args, args["pack"], args["parts"], numbers, args["first"]) if len(numbers) else iter(())
         starts = write_records(temporary, found, args["length"], args["retriever"], args["narrow"])
-    with replacing(starts_path(path)) as temporary:
+    with replacing(starts_path(path), reread=False) as temporary:
         starts.tofile(temporary)
     return {"bytes": int(starts[-1])}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpliceError
+from ..errors import StoreFailed
 from ..storage import read_ranges
 from .shards import ROW_GROUP_TOKENS, Example, as_table, read_rows, schema
 
@@ -40,7 +40,7 @@ def write_records(path: Path, examples: Iterable[Example], length: int, retrieve
 
 
 def read_records(wanted: Sequence[tuple[Path, int]], narrow: bool) -> list[Example]:
-    """Examples by file and number there, written as `narrow`. Raises SpliceError for a file that is torn."""
+    """Examples by file and number there, written as `narrow`. Raises StoreFailed for a file that is torn."""
     import pyarrow as pa
 
     size = START.itemsize
@@ -51,7 +51,7 @@ def read_records(wanted: Sequence[tuple[Path, int]], narrow: bool) -> list[Examp
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), _schema(narrow))
         except (pa.ArrowInvalid, OSError, EOFError) as error:
-            raise SpliceError(f"{path}: damaged ({error}); remove {path.parent} and build again") from None
+            raise StoreFailed(f"{path}: damaged ({error}); remove {path.parent} and build again") from None
         (example,) = read_rows(batch, [0])
         found.append(replace(example, input_ids=example.input_ids.astype(np.int32)))
     return found

@@ -10,10 +10,22 @@ import pytest
 from processes import start
 
 from splice import lock, storage
-from splice.errors import BuildFailed
+from splice.errors import BuildFailed, SpliceError
 from splice.files import read_jsons, replacing, sweep, write_json
 from splice.lock import locked
-from splice.storage import create, local, local_directory, location, names, overwrite, remove, remove_all, send, sizes
+from splice.storage import (
+    create,
+    local,
+    local_directory,
+    location,
+    names,
+    overwrite,
+    read_ranges,
+    remove,
+    remove_all,
+    send,
+    sizes,
+)
 
 PARTS = {"gcs": "fake-gcs-server", "hdfs": "hdfs"}
 
@@ -63,6 +75,11 @@ def test_files(where, tmp_path):
     assert (copy / "inner" / "x").read_text() + (copy / "y").read_text() == "xy"
     remove_all(where / "made", ["y", "not there"])
     assert names(where / "made") == {"inner"}
+    assert read_ranges([(where / "a.json", 3, 6), (where / "deep" / "c.bin", 9, 12)]) == [b'"n"', b"ccc"]
+    with pytest.raises(SpliceError, match=r"c\.bin: damaged"):
+        read_ranges([(where / "deep" / "c.bin", 69_999, 70_001)])
+    with pytest.raises(FileNotFoundError):
+        read_ranges([(where / "nowhere", 0, 1)])
     sweep(where)
     assert names(where) == {"a.json", "deep", "made"}
     remove(where)
@@ -116,11 +133,14 @@ def test_a_lease(where, monkeypatch):
         assert names(where / ".splice.lock") == {"000002.beat", "000002.json"}
 
 
-def test_a_build(where, tree, tokenizer_file, built, tmp_path, same_dataset):
+def test_a_build(where, tree, tokenizer_file, tmp_path, same_dataset):
+    """Of so many packs that their examples are laid out and fetched one by one."""
     send(tree, where / tree.name, keep=False)
-    process = start(where / tree.name, where / "out", tokenizer_file)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    built = tmp_path / "here"
+    for source, output in ((where / tree.name, where / "out"), (tree, built)):
+        process = start(source, output, tokenizer_file, "--pack-documents", 20)
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
     copy = tmp_path / "copy"
     for folder in ("", "data", "plan", "graph", "documents", "tokenizer"):
         (copy / folder).mkdir(exist_ok=True)
