@@ -318,6 +318,28 @@ def test_who_was_thought_dead_and_comes_back_stops(store, monkeypatch):
             held.check()
 
 
+def test_a_driver_that_lost_its_lease_during_a_stage_removes_nothing_after_it(store, tree, tokenizer_file, monkeypatch):
+    """It would be the read files, which the other build gathers."""
+    from splice.cli import run
+    from splice.pipelines import run as driver
+
+    url, place = output_of(store)
+    run_tasks = driver.run_tasks
+
+    def lose(tasks, options, threads):
+        run_tasks(tasks, options, threads)
+        if tasks[0].stage == "gather":
+            for held in (place / LOCK, place / "work" / LOCK):
+                (held / "000007.json").write_text(json.dumps({"host": "other", "process": 5, "since": "now"}))
+            time.sleep(1)
+
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(driver, "run_tasks", lose)
+    words = ["build", tree, "--output", url, "--length", 512, "--workers", 1, "--tokenizer", tokenizer_file]
+    assert run(list(map(str, words))) == 1
+    assert len(list(place.glob("work/ingest-*/read/[0-9]*.arrow"))) > 0
+
+
 def test_a_driver_stopped_while_another_took_over_ends_without_harm(store, tree, tokenizer_file, built, same_dataset):
     """SIGSTOP is what a paused virtual machine looks like from outside."""
     url, place = output_of(store)
@@ -428,6 +450,32 @@ def test_old_copies_make_room_and_open_ones_stay_readable(store, monkeypatch):
     local(where / "4")  # (3,000 free + 4,000 held) / 2: three copies in all
     assert [copy.exists() for copy in copies] == [True, False, False, True]
     assert opened.read() == b"\1" * 1000
+
+
+def test_what_is_sent_and_directories_count_among_the_copies(store, tmp_path, monkeypatch):
+    from splice import storage
+
+    where = location(store[0])
+    usage = type("", (), {"free": 4000})
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_bytes(bytes(1000))
+        storage.send(tmp_path / name, where / name, keep=False)
+    first, second = (storage.local_directory(where / name) for name in ("first", "second"))
+    os.utime(first, (1, 1))
+    os.utime(second, (2, 2))
+    assert storage.local_directory(where / "first") == first  # used again
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: usage)
+    third = storage.local_directory(where / "third")  # (4,000 free + 2,000 held) / 2: three in all
+    assert all(copy.is_dir() for copy in (first, second, third))
+    usage.free = 3000
+    (tmp_path / "sent").write_bytes(bytes(1000))
+    os.utime(third, (3, 3))
+    storage.send(tmp_path / "sent", where / "sent", keep=True)
+    assert [copy.is_dir() for copy in (first, second, third)] == [True, False, True]
+    with replacing(where / "laid", reread=False) as temporary:
+        temporary.write_bytes(bytes(1000))
+    assert not list(storage._cache().glob("*-laid"))
 
 
 def test_files_appear_whole_and_directories_with_what_vouches_for_them_last(store, monkeypatch):

@@ -33,6 +33,22 @@ def ran(monkeypatch):
     return order
 
 
+def test_a_store_that_fails_does_not_hide_why_a_task_did(tmp_path, monkeypatch):
+    from splice import task
+    from splice.errors import StoreFailed
+
+    def in_vain(path, value):
+        raise StoreFailed(f"{path}: the store failed")
+
+    def run(args, directory, threads):
+        raise ValueError("the cause")
+
+    monkeypatch.setattr(task, "write_json", in_vain)
+    monkeypatch.setattr("splice.stages.read.run", run)
+    with pytest.raises(ValueError, match="the cause"):
+        task.run_task(Task("read", "0", str(tmp_path)))
+
+
 def tasks(directory, stage: str, names: list[str], after: str = "") -> list[Task]:
     return [Task(stage, name, str(directory), after=after) for name in names]
 

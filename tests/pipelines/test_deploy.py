@@ -45,6 +45,21 @@ def test_the_image_has_the_python_of_beams_and_every_room():
     assert set(extras) <= PROJECT["project"]["optional-dependencies"].keys()
 
 
+def test_what_flink_is_told_is_one_value_a_line():
+    """The image's entrypoint takes each line whole, a comment too."""
+    properties = COMPOSE["x-flink"]["environment"]["FLINK_PROPERTIES"].splitlines()
+    told = dict(line.split(": ") for line in properties)
+    assert not [value for value in told.values() if "#" in value]
+    attempts, delay = (told[f"restart-strategy.fixed-delay.{name}"] for name in ("attempts", "delay"))
+    assert int(attempts) * int(delay.removesuffix(" s")) > int(told["heartbeat.timeout"]) / 1000
+
+
+def test_workers_write_as_the_drivers_user():
+    pools = [service for service in COMPOSE["services"].values() if service["image"] == "splice-worker"]
+    assert all("WORKER" in pool["user"] and "HOME=/tmp" in pool["environment"] for pool in pools)
+    assert "export WORKER=$(id -u):$(id -g)" in GUIDE
+
+
 def test_every_task_manager_has_a_worker_pool_on_its_own_loopback():
     services = COMPOSE["services"]
     managers = {name for name, service in services.items() if service.get("command") == "taskmanager"}

@@ -349,6 +349,13 @@ def test_a_sample_is_built_and_its_own_figures_are_used(cli, tree, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_packs_of_another_size_do_not_change_what_a_sample_took(cli, tree, tmp_path):
+    """It is built in one pack."""
+    done = cli("plan", "--documents", "1M", "--measure", tree, "--pack-documents", 10, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["packs"]["count"] == 10**5
+
+
 def test_a_given_length_stands_beside_a_sample(cli, tree, tmp_path):
     done = cli("plan", "--documents", "1k", "--mean-chars", "7k", "--measure", tree, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["corpus"]["text_bytes"] == 7_000_000
@@ -454,8 +461,11 @@ def test_before_a_build_and_in_the_middle_of_it_explain_says_what_is_then_run(cl
     # Stopped among the shards.
     (tmp_path / "c" / "manifest.json").unlink()
     write_json(tmp_path / "c" / ".write" / "done" / "write-00000.json", {"file": "train-00000"})
+    first = tmp_path / "c" / "data" / shards["write"].tasks[0].args["file"]
     rest = explained(tree, tmp_path / "c", work, tokenizer_file)
     assert to_do(rest) == to_do(shards) | {"write": len(shards["write"].tasks) - 1}
+    first.unlink()
+    assert to_do(explained(tree, tmp_path / "c", work, tokenizer_file)) == to_do(shards)
 
 
 def test_several_packs_are_exact_once_they_are_assigned(cli, tree, tokenizer_file, tmp_path):
@@ -463,6 +473,9 @@ def test_several_packs_are_exact_once_they_are_assigned(cli, tree, tokenizer_fil
     flags = ("--work", work, "--tokenizer", tokenizer_file, *FLAGS, "--pack-documents", 30)
     assert cli("build", tree, "--output", output, *flags).returncode == 0
     took = ran(output)
+    # Another output of the same: what was laid out for this one is gone, though its receipts are there.
+    other = explained(tree, tmp_path / "c", work, tokenizer_file, pack_documents=30)
+    assert to_do(other) == dict.fromkeys(other, 0) | {name: took[name] for name in ("lay", "write")}
     for path in work.glob("*/done/*"):
         if not path.name.startswith(("read", "assign")):
             path.unlink()
