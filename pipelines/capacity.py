@@ -14,11 +14,13 @@ from splice.packs import PACKS_AT_HAND
 from splice.settings import BuildSettings
 from splice.sources import Unit
 from splice.stages.assign import PART_BYTES
+from splice.stages.centroids import MOST_CLUSTERS, PACK_CLUSTERS, SAMPLE_BYTES
 
 from . import rates
 from .link import EMBED_BLOCK, search_block
 
 UNIT_BYTES = 16 * 2**20  # what plan_units aims at
+SCATTERED = ("hash", "cluster")  # packs whose documents lie anywhere in the input
 BYTES_PER_DOCUMENT = 7_000  # where a source does not say how many documents it holds
 
 
@@ -100,7 +102,10 @@ def stage_costs(
     of a pack find its index at hand.
     """
     packs = Packs.of(s, corpus)
-    stages = [_read(s, corpus), _assign(s, corpus), _gather(corpus, packs), _tokenizer(), _tokenise(corpus, packs)]
+    stages = [_read(s, corpus)]
+    if s.pack_by == "cluster" and packs.count > 1:
+        stages += _clusters(corpus, packs)
+    stages += [_assign(s, corpus), _gather(s, corpus, packs), _tokenizer(), _tokenise(corpus, packs)]
     if encoder is not None and s.has_encoder:
         stages.append(_embed(s, corpus, packs, encoder))
     if s.has_link:
@@ -149,6 +154,26 @@ def _read(s: BuildSettings, corpus: Corpus) -> StageCost:
     return replace(cost, written_bytes=written)
 
 
+def _clusters(corpus: Corpus, packs: Packs) -> list[StageCost]:
+    """Training clusters on a sample, and the nearest one of each document."""
+    sample = min(SAMPLE_BYTES, corpus.text_bytes)
+    clusters = min(MOST_CLUSTERS, PACK_CLUSTERS * packs.count)
+    training = sample * (rates.CENTROIDS_BYTE + rates.CENTROIDS_PAIR * clusters)
+    memory = rates.PROCESS_BYTES + int(rates.CENTROIDS_BYTES_PER_BYTE * sample)
+    nearest = rates.CLUSTER_PAIR * corpus.text_bytes * clusters
+    tasks = _ceil(corpus.text_bytes / UNIT_BYTES)
+    read = corpus.text_bytes + rates.READ_DOCUMENT * corpus.documents
+    return [
+        replace(_cost("centroids", 1, corpus, training, memory), read_bytes=sample, fetched_bytes=sample),
+        replace(
+            _cost("cluster", tasks, corpus, nearest, rates.PROCESS_BYTES + 4 * UNIT_BYTES),
+            read_bytes=read,
+            fetched_bytes=read,
+            written_bytes=2 * corpus.documents,
+        ),
+    ]
+
+
 def _assign(s: BuildSettings, corpus: Corpus) -> StageCost:
     near = s.dedup == "near"
     memory = rates.ASSIGN_DOCUMENT_BYTES + near * rates.NEAR_DOCUMENT_BYTES
@@ -158,10 +183,15 @@ def _assign(s: BuildSettings, corpus: Corpus) -> StageCost:
     return replace(cost, read_bytes=seen, fetched_bytes=seen, written_bytes=8 * corpus.documents)
 
 
-def _gather(corpus: Corpus, packs: Packs) -> StageCost:
+def _gather(s: BuildSettings, corpus: Corpus, packs: Packs) -> StageCost:
+    """A part's documents lie in files that follow each other, or in any where packs are by hash or cluster."""
+    files, parts = _ceil(corpus.text_bytes / UNIT_BYTES), packs.count * packs.parts
+    opened = float(files)
+    if s.pack_by in SCATTERED and packs.count > 1:
+        opened = parts * files * (1 - (1 - 1 / files) ** (corpus.documents / parts))
     cost = _cost("gather", packs.count * packs.parts, corpus, 0.0, rates.PROCESS_BYTES + 2 * PART_BYTES)
     moved = corpus.text_bytes + rates.PACK_DOCUMENT * corpus.documents
-    return replace(cost, read_bytes=moved, fetched_bytes=moved, written_bytes=moved)
+    return replace(cost, read_bytes=moved, fetched_bytes=int(moved * opened / files), written_bytes=moved)
 
 
 def _tokenizer() -> StageCost:

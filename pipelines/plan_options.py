@@ -27,7 +27,17 @@ COUNTS = {
     "encoder_parameters": "of the encoder of a dense retriever [dim](110M)[/]",
     "encoder_dimension": "of its embeddings [dim](768)[/]",
 }
-SETTINGS = ("retriever", "length", "neighbours", "shard_tokens", "dedup", "encoder_tokens", "glob", "text_field")
+SETTINGS = (
+    "retriever",
+    "length",
+    "neighbours",
+    "shard_tokens",
+    "dedup",
+    "pack_by",
+    "encoder_tokens",
+    "glob",
+    "text_field",
+)
 SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 

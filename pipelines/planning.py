@@ -16,6 +16,7 @@ from splice.settings import BuildSettings
 
 from . import rates
 from .capacity import (
+    SCATTERED,
     Corpus,
     EncoderSize,
     Packs,
@@ -184,8 +185,8 @@ def summary(plan: Plan) -> list[str]:
         f"moved:   {size(plan.moved_bytes)} are read that other tasks wrote, {size(plan.moved_bytes / plan.wall_seconds)}/s over"
         f" the whole time; from an object store, which gives whole files, up to {size(plan.fetched_bytes)}",
         f"rates:   {plan.basis}",
-        "assumed: tasks of a stage alike, packs in the order of the input, no document refused, every core as fast as that"
-        " one, stages one after the other, no wait for storage",
+        f"assumed: tasks of a stage alike, {'' if plan.settings.pack_by in SCATTERED else 'packs in the order of the input, '}"
+        "no document refused, every core as fast as that one, stages one after the other, no wait for storage",
     ]
     if plan.encoder:
         size_ = f"{short(plan.encoder.weight_bytes // 4)} parameters, {plan.encoder.dimension} dimensions"

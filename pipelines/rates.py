@@ -23,6 +23,8 @@ class Rate:
 
 STAGES: dict[str, Rate] = {
     "read": Rate(document=6.5e-6, byte=3.2e-9),
+    "centroids": Rate(),
+    "cluster": Rate(byte=3.7e-9),
     "assign": Rate(task=0.02, document=6.5e-7),
     "gather": Rate(task=6e-4, document=1e-6, byte=2.2e-9),
     "tokenizer": Rate(task=3.0),  # trained; a given one is proven in a fraction of it
@@ -34,6 +36,9 @@ STAGES: dict[str, Rate] = {
     "lay": Rate(task=4e-4),
     "write": Rate(document=6e-6),
 }
+# Packs by cluster: for each byte of the sample, or of the text, and for each of these and each cluster.
+CENTROIDS_BYTE, CENTROIDS_PAIR, CLUSTER_PAIR = 9e-9, 6.4e-11, 3.8e-12
+CENTROIDS_BYTES_PER_BYTE = 2.5  # of the sample, in memory
 NEAR_READ_BYTE, NEAR_ASSIGN_DOCUMENT = 5.2e-9, 3.7e-6  # signatures of near-duplicates, and their clusters
 READ_FILE = 20e-6  # of a tree, where each document is a file
 

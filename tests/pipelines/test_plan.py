@@ -108,6 +108,39 @@ def test_seconds_of_a_corpus_by_hand(monkeypatch):
     assert slower["search"].longest_seconds == pytest.approx(3 * apart.longest_seconds)
 
 
+def test_clusters_are_of_a_bounded_sample_and_a_bounded_number():
+    s = BuildSettings(pack_by="cluster", pack_documents=1000)
+    corpora = {n: by_name(costs(s, Corpus(n, n * 5000))) for n in (1000, 4000, 10**6, 10**7)}
+    assert "centroids" not in corpora[1000]  # one pack
+    few, many, more = (corpora[n]["centroids"] for n in (4000, 10**6, 10**7))
+    assert few.cpu_seconds == pytest.approx(20e6 * (rates.CENTROIDS_BYTE + 64 * rates.CENTROIDS_PAIR))
+    assert (
+        many.cpu_seconds
+        == more.cpu_seconds
+        == pytest.approx(2**27 * (rates.CENTROIDS_BYTE + 512 * rates.CENTROIDS_PAIR))
+    )
+    assert many.memory_bytes == more.memory_bytes
+    nearest = corpora[10**6]["cluster"]
+    assert nearest.tasks == corpora[10**6]["read"].tasks
+    assert nearest.cpu_seconds == pytest.approx(5e9 * (rates.STAGES["cluster"].byte + 512 * rates.CLUSTER_PAIR))
+
+
+def test_packs_by_hash_fetch_each_file_for_every_part_that_has_a_document_of_it():
+    """160 files of 16 MiB, 10 packs of 8 parts: a part of 6,250 documents has some of all files."""
+    corpus = Corpus(500_000, 160 * UNIT_BYTES)
+    gathered = {
+        by: by_name(costs(BuildSettings(pack_by=by), corpus))["gather"]
+        for by in ("repository", "source", "hash", "cluster")
+    }
+    assert gathered["hash"].tasks == 80
+    assert gathered["repository"].fetched_bytes == gathered["source"].fetched_bytes == gathered["hash"].read_bytes
+    assert gathered["hash"].fetched_bytes == gathered["cluster"].fetched_bytes
+    assert gathered["hash"].fetched_bytes == pytest.approx(80 * gathered["hash"].read_bytes, rel=1e-6)
+    few = by_name(costs(BuildSettings(pack_by="hash", pack_documents=100), Corpus(200, 200 * UNIT_BYTES)))["gather"]
+    assert few.tasks == 2 * 50  # a part is of two files of the 200
+    assert few.fetched_bytes == pytest.approx(100 * 200 * (1 - (1 - 1 / 200) ** 2) * few.read_bytes / 200)
+
+
 def test_searching_is_quadratic_in_the_pack_and_linear_in_the_packs():
     def pairs(documents: int, pack: int) -> float:
         s = BuildSettings(pack_documents=pack)
