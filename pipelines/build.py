@@ -4,7 +4,7 @@
     WORK/tokens-FP/   tokenizer/ tokens/ documents/    by ingest and tokenizer
     WORK/embed-FP/    embeddings/                      by ingest and encoder (dense, hybrid)
     WORK/link-FP/     index/ graph/                    by ingest, embed and retriever
-    WORK/walk-FP/     plan/                            by tokens, link, k, length, order, policies, seed
+    WORK/walk-FP/     plan/, laid/ while it is read    by tokens, link, k, length, order, policies, seed
     OUTPUT/data/      the shards                       by walk and shard size
     OUTPUT/report.html
 

@@ -176,6 +176,9 @@ def test_shards_of_many_packs_fetch_their_examples_alone(
     same_dataset(tmp_path / "out", place)
     assert len(list(place.glob("work/walk-*/done/lay-*"))) == 12
     assert not list(place.glob("work/walk-*/laid/*"))
+    copies = [path.name.partition("-")[2] for path in (tmp_path / "cache").iterdir()]
+    assert "00000-0000.arrow" in copies  # what later tasks read was kept
+    assert "00000" not in copies
 
 
 def test_pieces_of_files_are_read_where_they_lie(store):

@@ -586,3 +586,6 @@ def test_pipelines_are_those_the_engine_sees():
     assert list(pipelines(stages, here=True, workers=1).values()) == alone
     away = ["done already", "pipeline 1", "pipeline 2", "pipeline 2", "pipeline 3", "pipeline 3", "pipeline 4"]
     assert list(pipelines(stages, here=False, workers=4).values()) == away
+    large = [stage_of("read", 45_000, 1), stage_of("assign", 1, 2, ("read",))]  # a job has at most 20,000 tasks
+    assert list(pipelines(large, here=False, workers=4).values()) == ["pipelines 1 to 3", "pipeline 4"]
+    assert list(pipelines(large, here=True, workers=4).values()) == ["pipeline 1", "in the driver"]

@@ -132,6 +132,34 @@ def test_the_last_of_two_values_counts_as_it_does_for_beam():
     assert value(["--runners=a"], "--runner") is None
 
 
+def test_workers_elsewhere_have_a_thread_a_task_and_no_core_of_this_machine():
+    from splice.pipelines.build import with_threads
+    from splice.settings import BuildSettings
+
+    flink = ["--runner=PortableRunner", "--environment_type=EXTERNAL"]
+    assert with_threads(BuildSettings(), flink).worker_count == 1
+    assert with_threads(BuildSettings(workers=6), flink).worker_count == 6
+    assert with_threads(BuildSettings(), ["--runner=PortableRunner", "--environment_type=LOOPBACK"]).workers == 0
+    assert with_threads(BuildSettings(), runner_options([], 3)).workers == 0
+
+
+@pytest.mark.parametrize(("runner", "shared"), [("PrismRunner", True), ("FnApiRunner", False)])
+def test_stages_share_the_workers_of_an_engine_however_few_the_driver_has(monkeypatch, tmp_path, runner, shared):
+    from rich.console import Console
+
+    from splice.pipelines import run
+    from splice.settings import BuildSettings
+
+    jobs: list[list[str]] = []
+    monkeypatch.setattr(run, "run_tasks", lambda tasks, *_: jobs.append([task.stage for task in tasks]))
+    options = [f"--runner={runner}", "--direct_running_mode=in_memory"]
+    driver = run.Run(BuildSettings(workers=1), options, Console(quiet=True), None, [])
+    monkeypatch.setattr(driver, "cpu_seconds", lambda: 0.0)
+    stages = [run.Stage(name, [Task(name, "0", str(tmp_path))], [1]) for name in ("tokenizer", "index")]
+    driver.together(stages)
+    assert jobs == ([["tokenizer", "index"]] if shared else [["tokenizer"], ["index"]])
+
+
 def test_a_stage_of_very_many_tasks_is_several_jobs(monkeypatch, tmp_path):
     jobs: list[list[str]] = []
     monkeypatch.setattr(beam, "JOB_TASKS", 4)
