@@ -477,17 +477,15 @@ def _make_room(needed: int) -> None:
     directory = _cache()
     copies = []
     for entry in os.scandir(directory):
-        with suppress(OSError):
-            size = (
-                sum(file.stat().st_size for file in Path(entry).rglob("*")) if entry.is_dir() else entry.stat().st_size
-            )
-            copies.append((entry.stat().st_mtime, size, entry.path))
+        if not entry.name.startswith(TEMPORARY):  # what is on its way is no copy yet
+            with suppress(OSError):
+                files = Path(entry).rglob("*") if entry.is_dir() else [entry]
+                copies.append((entry.stat().st_mtime, sum(file.stat().st_size for file in files), entry.path))
     held = sum(size for _, size, _ in copies)
     limit = (shutil.disk_usage(directory).free + held) // CACHE_SHARE
     for _, size, path in sorted(copies):
         if held + needed <= limit:
             return
-        if not Path(path).name.startswith(TEMPORARY):
-            with suppress(OSError):
-                remove(Path(path))
-                held -= size
+        with suppress(OSError):
+            remove(Path(path))
+            held -= size
