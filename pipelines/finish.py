@@ -22,6 +22,7 @@ from splice.task import Receipt
 
 from .link import Linked
 from .run import Run
+from .runners import runner_of, runs_on_this_machine
 from .stages import Ingested, Tokens
 
 
@@ -76,7 +77,8 @@ def finish(
         "ledger": ledger,
         "shards": [{name: shard[name] for name in ("file", "examples", "bytes", "sha256")} for shard in shards],
         "run": {
-            "workers": s.worker_count,
+            "runner": runner_of(run.options),
+            "workers": s.worker_count if runs_on_this_machine(run.options) else None,
             "wall_seconds": round(time.monotonic() - started[0], 3),
             "cpu_seconds": round(run.cpu_seconds() - started[1], 3),
             "peak_rss_bytes": _peak_rss_bytes(),

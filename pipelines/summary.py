@@ -43,9 +43,9 @@ def headline_table(manifest: dict[str, Any]) -> Table:
 def stage_table(manifest: dict[str, Any]) -> Table:
     """Wall and CPU seconds of every stage of the run that finished the dataset."""
     run = manifest["run"]
-    table = Table(
-        "stage", title=f"{run['workers']} workers, driver's peak memory {run['peak_rss_bytes'] / 2**30:.2f} GiB"
-    )
+    # Of workers elsewhere nothing is known here.
+    where = f"{run['workers']} workers" if run["workers"] else f"on {run['runner']}, CPU s of the driver alone"
+    table = Table("stage", title=f"{where}; driver's peak memory {run['peak_rss_bytes'] / 2**30:.2f} GiB")
     for name in ("tasks", "wall s", "CPU s"):
         table.add_column(name, justify="right")
     for name, stage in run["stages"].items():

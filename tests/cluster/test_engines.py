@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -31,6 +32,8 @@ def test_the_dataset_has_the_same_bytes_as_one_built_locally(built_there, local,
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # nothing of Beam's, grpc's or the engine's
     same_dataset(local, output, moved=True)
+    assert json.loads((output / "manifest.json").read_text())["run"]["workers"] is None
+    assert "of the driver alone" in " ".join(done.stdout.split())
 
 
 def test_a_failing_task_is_told_with_its_host_and_cause(engine, place, built_there, cli):
