@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -124,4 +125,10 @@ def no_hosts() -> str:
     """Why there cannot be hosts with an address and files of their own here, or ""."""
     if reason := absent("versitygw"):
         return reason
-    return "" if shutil.which("ip") and os.geteuid() == 0 else "needs root and ip (iproute2) for network namespaces"
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return "needs root and ip (iproute2) for network namespaces"
+    try:  # root of a container may not
+        subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"no namespaces here: {error}"
+    return ""
