@@ -1,6 +1,6 @@
 """A corpus of any size, made up: documents of words drawn by Zipf's law, about topics, so that they have neighbours.
 
-    python bench/synthetic.py OUTPUT --gigabytes 20 [--workers 2] [--seed 0]
+    python bench/synthetic.py OUTPUT --gigabytes 20 [--workers 2] [--seed 0] [--build]
 
 Writes OUTPUT/NNNNN.jsonl.zst, about 128 MB of text each, rows {"id", "text"}; the same bytes for the same seed. A document is some
 5,000 characters long (log-normally, 300 to 30,000). Six words in ten are of one vocabulary of 400,000, frequency 1 over rank;
@@ -11,12 +11,14 @@ is of 64 topics.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import zstandard
+from measure import run
 from numba import njit
 
 SHARD_BYTES = 128 * 10**6
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, required=True, help="of text")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--build", action="store_true", help="build it into OUTPUT-built, and say what that took")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     shards = max(1, round(arguments.gigabytes * 10**9 / SHARD_BYTES))
@@ -49,6 +52,14 @@ def main() -> None:
     print(
         f"{documents:,} documents, {size / 1e9:.2f} GB of text, {packed / 1e9:.2f} GB on disk, {shards} shards, {seconds:.0f} s"
     )
+    if arguments.build:
+        built = arguments.output.with_name(f"{arguments.output.name}-built")
+        command = [sys.executable, "-m", "splice.cli", "build", arguments.output, "--id-field", "id", "--output", built]
+        took = run([*command, "--workers", arguments.workers])
+        print(
+            f"built in {took.wall_seconds:.0f} s, {took.cpu_seconds:.0f} CPU s, at most {took.peak_bytes / 2**30:.2f} GiB "
+            "over all processes, mapped files included"
+        )
 
 
 def _make(output: Path, shard: int, topics: int, seed: int) -> tuple[int, int, int]:

@@ -92,7 +92,7 @@ def runs_on_this_machine(options: Sequence[str]) -> bool:
     return (
         runner == "FnApiRunner"
         or environment == "LOOPBACK"
-        or (runner == "PrismRunner" and environment is None)
+        or (environment is None and _all_here(options, runner))
         or (runner == "DaskRunner" and value(options, "--dask_client_address") is None)
     )
 

@@ -298,9 +298,8 @@ def write(
         )
         for i, (a, b) in enumerate(pairwise(edges))
     ]
-    run.forget(
-        tasks, output / "data", lambda task: [task.args["file"]]
-    )  # a shard that was removed by hand is written again
+    # A shard that was removed by hand is written again.
+    run.forget(tasks, output / "data", lambda task: [task.args["file"]])
     if laid and None in run.receipts(tasks):
         _lay(run, shared, packs, directories["walk"])
     written = run.stage("write", tasks, [b - a for a, b in pairwise(edges)])

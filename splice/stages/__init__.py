@@ -11,5 +11,6 @@ embed     a block of a pack       -> its documents' embeddings
 index     a pack                  -> the retriever's index
 search    a block of a pack       -> its documents' neighbours (Parquet)
 plan      a pack                  -> Algorithm 2's plan (Parquet)
+lay       a pack                  -> its examples one by one, where there are many packs
 write     a shard                 -> examples (Parquet)
 """

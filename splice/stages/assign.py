@@ -1,6 +1,6 @@
 """assign: the keys of all that was read -> duplicates, each document's pack, and which documents are the tokenizer's sample.
 
-One task over the whole corpus. It sees no text, and holds at most some 60 bytes a document.
+One task over the whole corpus. It sees no text, and holds some 76 bytes a document.
 """
 
 from __future__ import annotations

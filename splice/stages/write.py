@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..files import replacing
-from ..materialise import materialise
 from ..seeded import permutation
 from ..shared import shared
 from ..storage import local, location
 from ..store.records import read_records
 from ..store.shards import Example, file_sha256, write_shard
-from .lay import laid_path
+from .lay import laid_path, materialise
 from .plan import packs_path
 
 

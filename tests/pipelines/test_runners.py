@@ -141,6 +141,13 @@ def test_workers_elsewhere_have_a_thread_a_task_and_no_core_of_this_machine():
     assert with_threads(BuildSettings(workers=6), flink).worker_count == 6
     assert with_threads(BuildSettings(), ["--runner=PortableRunner", "--environment_type=LOOPBACK"]).workers == 0
     assert with_threads(BuildSettings(), runner_options([], 3)).workers == 0
+    for engine in (
+        "--runner=FlinkRunner",
+        "--runner=SparkRunner",
+        "--runner=PrismRunner",
+    ):  # that the runner starts here
+        assert with_threads(BuildSettings(), [engine]).workers == 0
+    assert with_threads(BuildSettings(), ["--runner=FlinkRunner", "--flink_master=far:8081"]).worker_count == 1
 
 
 @pytest.mark.parametrize(("runner", "shared"), [("PrismRunner", True), ("FnApiRunner", False)])
